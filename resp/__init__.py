@@ -1,0 +1,99 @@
+"""RESP2 and RESP3 on a raw socket: every byte counted, every reply routed, scripts by digest.
+
+>>> from resp import connect
+>>> with connect("valkey://127.0.0.1:6379") as connector:
+...     connector.command("SET", "greeting", b"hello")
+...     connector.command("GET", "greeting")
+'OK'
+b'hello'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .address import Address, Options, parse_url
+from .decode import NEED_DATA, Decoder, ErrorReply, Pairs, Push, Reply, Verbatim
+from .encode import Arg, encode_command
+from .errors import (
+    AddressError,
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    EncodeError,
+    EncodeTypeError,
+    EncodeValueError,
+    Overloaded,
+    ProtocolError,
+    Refused,
+    RefusedCommand,
+    ReplyTimeout,
+    RequiresResp3,
+    RespError,
+    ServerError,
+    ShaMismatch,
+    TransactionAborted,
+    TransportError,
+)
+from .plan import Command, Plan, Step
+from .script import Script, ScriptCall
+from .tap import Record, Tap
+from .threads import Connector, connect
+
+if TYPE_CHECKING:
+    from .aio import AsyncConnector, connect_async
+
+_ASYNC = ("AsyncConnector", "connect_async")
+
+__all__ = [
+    "NEED_DATA",
+    "Address",
+    "AddressError",
+    "Arg",
+    "AsyncConnector",
+    "Closed",
+    "Command",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Connector",
+    "Decoder",
+    "EncodeError",
+    "EncodeTypeError",
+    "EncodeValueError",
+    "ErrorReply",
+    "Options",
+    "Overloaded",
+    "Pairs",
+    "Plan",
+    "ProtocolError",
+    "Push",
+    "Record",
+    "Refused",
+    "RefusedCommand",
+    "Reply",
+    "ReplyTimeout",
+    "RequiresResp3",
+    "RespError",
+    "Script",
+    "ScriptCall",
+    "ServerError",
+    "ShaMismatch",
+    "Step",
+    "Tap",
+    "TransactionAborted",
+    "TransportError",
+    "Verbatim",
+    "connect",
+    "connect_async",
+    "encode_command",
+    "parse_url",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio takes longer to import than all of the rest, and a program on threads needs none.
+    if name in _ASYNC:
+        from . import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,276 @@
+"""Where a server is, how to connect to it, and what is said first.
+
+A URL names the server; options say how to use it. Options that are plain values may also stand in
+the URL's query; keyword arguments win over the query:
+
+    valkey://user:password@host:port/db?client_name=billing&timeout=2
+    unix:///run/valkey.sock?db=1
+
+`boot` is the conversation that begins every connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from .decode import ErrorReply, Pairs, Reply
+from .errors import AddressError, Refused
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from .tap import Tap
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 6379
+_TLS_OF_SCHEME: Final = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
+_CLIENT_NAME: Final = re.compile(r"[!-~]{1,256}")  # what CLIENT SETNAME takes: no blank, no newline
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, and who connects.
+
+    Attributes:
+        host: Name or address; unused where `path` is given.
+        port: TCP port.
+        path: Of a Unix socket, or None.
+        username: None is the server's `default` user.
+        password: Never shown: not by `repr`, not in an error.
+        db: Number of the database to SELECT.
+        tls: Whether TLS is spoken.
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    path: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    db: int = 0
+    tls: bool = False
+
+    def __str__(self) -> str:
+        """Where, and nothing secret: for messages."""
+        if self.path is not None:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a connector behaves.
+
+    Attributes:
+        protocol: RESP version: 3, 2, or None for 3 with a fallback to 2 where HELLO is unknown.
+        client_name: Told to the server (CLIENT SETNAME), or None.
+        connect_timeout: Seconds for dialling and booting together.
+        timeout: Seconds for a whole call; `math.inf` for no limit.
+        max_pending: Replies that may be owed on a connection before `Overloaded`.
+        tap: Records every byte; None records nothing and costs nothing.
+        on_connect: Makes the plan that runs on every new connection before anything else.
+    """
+
+    protocol: int | None = None
+    client_name: str | None = None
+    connect_timeout: float = 5.0
+    timeout: float = 5.0
+    max_pending: int = 10_000
+    tap: Tap | None = None
+    on_connect: Callable[[], Plan[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol not in (None, 2, 3) or isinstance(self.protocol, bool):
+            raise AddressError(f"protocol must be 2, 3 or None, not {self.protocol!r}")
+        if self.client_name is not None and not _CLIENT_NAME.fullmatch(self.client_name):
+            raise AddressError("client_name must be printable ASCII without blanks")
+        try:
+            for name in ("connect_timeout", "timeout"):
+                check_timeout(getattr(self, name), name)
+        except ValueError as error:
+            raise AddressError(str(error)) from None
+        if type(self.max_pending) is not int or self.max_pending < 1:
+            raise AddressError(f"max_pending must be a whole number above 0: {self.max_pending!r}")
+
+
+def change_options(options: Options, changes: dict[str, Any]) -> Options:
+    """`options` with `changes`.
+
+    Raises:
+        AddressError: There is no such option, or its value cannot be used.
+    """
+    unknown = sorted(set(changes) - _OPTIONS)
+    if unknown:
+        raise AddressError(f"no such option: {', '.join(unknown)}")
+    return replace(options, **changes)
+
+
+def check_timeout(seconds: object, name: str = "timeout") -> float:
+    """`seconds` as a float, if it can bound a call.
+
+    Raises:
+        ValueError: It is not a number above 0.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ValueError(f"{name} must be a number of seconds above 0, or math.inf: {seconds!r}")
+    return float(seconds)
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):  # int() also takes "1_0" and " 5"
+        raise ValueError
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?|inf", text):
+        raise ValueError
+    return float(text)
+
+
+_IN_QUERY: Final[dict[str, Callable[[str], Any]]] = {
+    "protocol": _whole,
+    "client_name": str,
+    "connect_timeout": _seconds,
+    "timeout": _seconds,
+    "max_pending": _whole,
+}
+_OPTIONS: Final = frozenset(option.name for option in fields(Options))
+
+
+def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
+    """The address and the options that `url` and keyword `options` describe.
+
+    Raises:
+        AddressError: Anything that cannot be used, named; the message never holds the URL itself,
+            for a URL may hold a password.
+    """
+    if not isinstance(url, str):
+        raise AddressError(f"the URL must be str, not {type(url).__name__}")
+    if any(character <= " " or character == "\x7f" for character in url):
+        raise AddressError("the URL holds a blank or a control character; percent-encode it")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        # The parser's own text may quote the URL.
+        raise AddressError("the URL's host or port is malformed") from error.with_traceback(None)
+    if parts.fragment or url.endswith("#"):
+        raise AddressError("the URL holds a '#'; percent-encode it as %23")
+
+    query: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise AddressError("the URL's query is not name=value&name=value") from None
+    for name, value in pairs:
+        if name in query:
+            raise AddressError(f"the URL's query gives {name!r} twice")
+        query[name] = value
+
+    username = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    if username is not None and password is None:
+        raise AddressError("the URL names a user without a password: write user:password@")
+
+    if parts.scheme == "unix":
+        if parts.hostname or port is not None:
+            raise AddressError("a unix URL has no host: write unix:///path/to/socket")
+        if len(parts.path) < 2:
+            raise AddressError("a unix URL needs a path: write unix:///path/to/socket")
+        address = Address(path=unquote(parts.path), username=username, password=password)
+    elif parts.scheme in _TLS_OF_SCHEME:
+        if port == 0:
+            raise AddressError("the URL's port must be 1 to 65535")
+        path = parts.path.removeprefix("/")
+        if path:
+            if "db" in query:
+                raise AddressError("the URL names its database twice: in its path and as db=")
+            query["db"] = path
+        address = Address(
+            host=unquote(parts.hostname) if parts.hostname else DEFAULT_HOST,
+            port=DEFAULT_PORT if port is None else port,
+            username=username,
+            password=password,
+            tls=_TLS_OF_SCHEME[parts.scheme],
+        )
+    else:
+        known = ", ".join(f"{scheme}://" for scheme in (*_TLS_OF_SCHEME, "unix"))
+        raise AddressError(f"the URL must begin with one of {known}")
+
+    if "db" in query:
+        address = replace(address, db=_database(query.pop("db")))
+    told = {}
+    for name, value in query.items():
+        convert = _IN_QUERY.get(name)
+        if convert is None:
+            known = ", ".join(("db", *_IN_QUERY))
+            raise AddressError(f"the URL's query cannot say {name!r}; it can say {known}")
+        try:
+            told[name] = convert(value)
+        except ValueError:
+            raise AddressError(f"the URL's query gives {name} a value that is no number") from None
+    return address, change_options(Options(**told), options)
+
+
+def _database(text: str) -> int:
+    try:
+        return _whole(text)
+    except ValueError:
+        raise AddressError("the URL's database must be a whole number, as in /0") from None
+
+
+def boot(address: Address, options: Options) -> Plan[int]:
+    """Agree on a protocol and say who connects; answers the RESP version spoken.
+
+    HELLO 3 carries the password and the name with it. Only a server that does not know HELLO, or
+    not version 3, is spoken to in RESP2, and only where the caller left the choice open.
+
+    Raises:
+        Refused: The server answered an error.
+    """
+    if options.protocol != 2:
+        hello: list[str | int] = ["HELLO", 3]
+        if address.password is not None:
+            hello += ["AUTH", address.username or "default", address.password]
+        if options.client_name is not None:
+            hello += ["SETNAME", options.client_name]
+        reply = yield tuple(hello)
+        if not isinstance(reply, ErrorReply):
+            if not isinstance(reply, (dict, Pairs)):
+                raise Refused(f"{address} answered HELLO 3 with a {type(reply).__name__}", "")
+            yield from _select(address)
+            return 3
+        if options.protocol == 3 or not _knows_no_hello(reply):
+            raise _refused(address, "HELLO", reply)
+
+    if address.password is not None:
+        user = () if address.username is None else (address.username,)
+        yield from _accepted(address, ("AUTH", *user, address.password))
+    if options.client_name is not None:
+        yield from _accepted(address, ("CLIENT", "SETNAME", options.client_name))
+    yield from _select(address)
+    return 2
+
+
+def _knows_no_hello(reply: ErrorReply) -> bool:
+    return reply.code == "NOPROTO" or reply.message.lower().startswith("err unknown command")
+
+
+def _select(address: Address) -> Plan[None]:
+    if address.db:
+        yield from _accepted(address, ("SELECT", address.db))
+
+
+def _accepted(address: Address, command: tuple[str | int, ...]) -> Plan[None]:
+    reply: Reply = yield command
+    if isinstance(reply, ErrorReply):
+        raise _refused(address, str(command[0]), reply)
+
+
+def _refused(address: Address, command: str, reply: ErrorReply) -> Refused:
+    told = reply.message.encode("unicode_escape").decode("ascii")
+    return Refused(f"{address} refused {command}: {told}", reply.code)

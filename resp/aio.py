@@ -1,0 +1,510 @@
+"""The shell for asyncio: one transport, shared by the tasks of one event loop.
+
+The loop is the reader: it calls `data_received` with each chunk, and every reply in it goes to the
+task that is owed it. The outbox is written at once where nothing is in flight, since nothing else
+is to come; otherwise at the end of the loop's turn, or as soon as `_FLUSH_AT` callers stand in it,
+so that the server starts on them while the loop still makes more.
+
+Deadlines share one timer a connection. It looks at everybody's when the earliest falls due; with
+one timeout for all calls it is set once in that time, not once a call.
+
+A task that is cancelled, or whose time is up, leaves its place in line behind; the late reply finds
+nobody and is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from .address import Address, Options, boot, change_options, check_timeout, parse_url
+from .decode import ErrorReply, Reply
+from .encode import Arg
+from .errors import (
+    Closed,
+    ConnectFailed,
+    ProtocolError,
+    ReplyTimeout,
+    ServerError,
+    TransportError,
+)
+from .plan import (
+    WINDOW,
+    Command,
+    Plan,
+    Step,
+    boot_frame,
+    command_name,
+    encode_slices,
+    frame,
+    run_async,
+)
+from .protocol import Counters, Protocol, Waiter
+from .script import Load, Script, ScriptCall, missed, repair
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from .tap import Tap
+
+T = TypeVar("T")
+
+_FLUSH_AT: Final = 16  # callers that are written together at the most
+_HIGH_WATER: Final = 1 << 20  # bytes unsent, above which callers wait before they add to them
+_LATE_S: Final = 0.001  # how long after a deadline its caller may be told
+
+
+class _Task(Waiter):
+    """A waiter whose caller is a task.
+
+    Attributes:
+        deadline: On the loop's clock.
+        future: Resolved when the waiter is done; None until somebody waits for it.
+    """
+
+    __slots__ = ("deadline", "future")
+
+    def __init__(self, data: bytes, missing: int, deadline: float) -> None:
+        super().__init__(data, missing)
+        self.deadline = deadline
+        self.future: asyncio.Future[None] | None = None
+
+    def settle(self) -> None:
+        self.done = True
+        future = self.future
+        if future is not None and not future.done():
+            future.set_result(None)
+
+
+class _Link(asyncio.Protocol):
+    """One transport, its protocol, and the tasks that wait."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Protocol, tap: Tap | None):
+        self.protocol = protocol
+        self._loop = loop
+        self._tap = tap
+        self._number = tap.connection() if tap is not None else 0
+        self._transport: asyncio.Transport | None = None
+        self._flush_due = False
+        self._writable: asyncio.Event | None = None  # set while writing is not paused
+        self._waiting: dict[_Task, None] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self._tap is not None:
+            self._tap.read(self._number, data)
+        try:
+            self.protocol.receive(data)
+        except ProtocolError as error:
+            self.end(f"the server broke the protocol: {error}", error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = "the server closed the connection" if exc is None else f"the connection: {exc}"
+        self.end(reason, exc)
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = asyncio.Event()
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+
+    # Calls.
+
+    async def exchange(self, data: bytes, deadline: float) -> _Task:
+        """Send one command and wait for its reply."""
+        waiter = _Task(data, 1, deadline)
+        if self._writable is not None:
+            await self._room(deadline)
+        self._post(waiter)
+        await self._wait(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter
+
+    async def stream(self, slices: Iterable[tuple[bytes, int]], deadline: float) -> list[_Task]:
+        """Send slices of commands, a window at a time, and wait for all of their replies."""
+        sent: list[_Task] = []
+        for data, count in slices:
+            if len(sent) >= WINDOW:
+                await self._wait(sent[-WINDOW])
+            await self._room(deadline)
+            waiter = _Task(data, count, deadline)
+            if sent and self.protocol.broken is not None:
+                break  # the first of them has the reason, and whether it may have run
+            self._post(waiter, counted=not sent)
+            sent.append(waiter)
+        for waiter in sent:
+            await self._wait(waiter)
+        for waiter in sent:
+            if waiter.error is not None:
+                raise waiter.error
+        return sent
+
+    async def load(self, script: Script, missed_at: int, deadline: float) -> Reply:
+        """What SCRIPT LOAD answers; one load is shared by all that miss together."""
+        waiter = _Task(b"", 0, deadline)
+        if self.protocol.join_load(script.sha, script.load(), missed_at, waiter):
+            self._flush_soon()
+        await self._wait(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.replies[0]
+
+    def end(self, reason: str, cause: BaseException | None = None) -> None:
+        """Nothing more is sent or received; everybody is told."""
+        self.protocol.end(reason, cause)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._transport is not None:
+            self._transport.abort()
+        self.resume_writing()
+
+    # Writing.
+
+    def _post(self, waiter: _Task, *, counted: bool = True) -> None:
+        protocol = self.protocol
+        quiet = not protocol.owed
+        protocol.ask(waiter, counted=counted)
+        if quiet or len(protocol.outbox) >= _FLUSH_AT:
+            self._flush()
+        else:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.protocol.outbox and self.protocol.broken is None:
+            data = self.protocol.take_outbox()
+            if self._tap is not None:
+                self._tap.write(self._number, data)
+            cast(asyncio.Transport, self._transport).write(data)
+
+    async def _room(self, deadline: float) -> None:
+        """Wait while the transport holds more than it should."""
+        while self._writable is not None and not self._writable.is_set():
+            if self.protocol.broken is not None:
+                return
+            try:
+                async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+                    await self._writable.wait()
+            except TimeoutError:
+                raise ReplyTimeout(
+                    "the server took no commands in time", may_have_run=False
+                ) from None
+
+    # Waiting.
+
+    async def _wait(self, waiter: _Task) -> None:
+        """Return when `waiter` is done; raise ReplyTimeout at its deadline."""
+        if waiter.done:
+            return
+        future = waiter.future = self._loop.create_future()
+        self._waiting[waiter] = None
+        alarm = self._alarm
+        if alarm is None or alarm.when() > waiter.deadline + _LATE_S:
+            self._set_alarm(waiter.deadline)
+        try:
+            await future
+        finally:
+            self._waiting.pop(waiter, None)
+            waiter.future = None
+
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if when < math.inf:
+            self._alarm = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        """Tell those whose time is up, and look again when the next one's is."""
+        self._alarm = None
+        now = self._loop.time()
+        earliest = math.inf
+        for waiter in list(self._waiting):
+            future = waiter.future
+            if waiter.deadline <= now:
+                if future is not None and not future.done():
+                    future.set_exception(
+                        ReplyTimeout(f"{waiter.missing} of the replies did not come in time")
+                    )
+            else:
+                earliest = min(earliest, waiter.deadline)
+        self._set_alarm(earliest)
+
+
+class AsyncConnector:
+    """A connection to one server, shared by the tasks of an event loop. Made by `connect_async`.
+
+    The twin of `Connector`: the same verbs, the same bounds, the same errors, with `await`. A task
+    may be cancelled at any point: its command may have run, and everybody else's are untouched.
+    """
+
+    def __init__(self, address: Address, options: Options) -> None:
+        self._address = address
+        self._options = options
+        self._counters = Counters()
+        self._link: _Link | None = None
+        self._loop = asyncio.get_running_loop()
+        self._dialling: asyncio.Task[_Link] | None = None
+        self._closed = False
+        self._dials = 0
+        self._protocol = 0
+
+    # Calls.
+
+    async def command(self, *args: Arg, timeout: float | None = None) -> Reply:
+        """Say one command and answer its reply.
+
+        Raises:
+            ServerError: The server answered an error.
+        """
+        deadline = self._deadline(timeout)
+        data = frame(args)
+        link = self._link
+        if link is None or link.protocol.broken is not None:
+            link = await self._live(deadline)
+        reply = (await link.exchange(data, deadline)).replies[0]
+        if type(reply) is ErrorReply:
+            raise ServerError(reply.code, reply.message, command_name(args))
+        return reply
+
+    async def eval(
+        self,
+        script: Script,
+        keys: Sequence[Arg] = (),
+        args: Sequence[Arg] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Run a script by its digest; its body is sent only where the server does not hold it.
+
+        Raises:
+            ServerError: The script, or SCRIPT LOAD, answered an error.
+            ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
+        """
+        reply = await self._say(script(keys, args), self._deadline(timeout))
+        if type(reply) is ErrorReply:
+            raise ServerError(reply.code, reply.message, ScriptCall.command)
+        return reply
+
+    async def pipeline(
+        self, commands: Iterable[Command], timeout: float | None = None
+    ) -> list[Reply]:
+        """Say many commands at once; their replies in order, error replies as `ErrorReply` values.
+
+        All commands are encoded before the first is sent. They are not a transaction: commands of
+        other callers may come between. A large pipeline is sent a window at a time, its replies
+        read meanwhile.
+        """
+        deadline = self._deadline(timeout)
+        self._counters.pipelines += 1
+        return await self._say_all(list(commands), deadline)
+
+    async def run(self, plan: Plan[T], timeout: float | None = None) -> T:
+        """Drive a plan; what it returns."""
+        deadline = self._deadline(timeout)
+        return await run_async(plan, lambda step: self._say(step, deadline))
+
+    def stats(self) -> dict[str, int | str]:
+        """Counters since the connector was made, and how it stands."""
+        link = self._link
+        counters = self._counters
+        return {
+            **asdict(counters),
+            "pending": link.protocol.pending if link is not None else 0,
+            "protocol": self._protocol,
+            "status": self._status(),
+        }
+
+    async def sibling(self, **changes: Any) -> AsyncConnector:
+        """Another connector to the same server, with the same options but for `changes`."""
+        connector = AsyncConnector(self._address, change_options(self._options, changes))
+        await connector._live(self._loop.time() + connector._options.connect_timeout)
+        return connector
+
+    async def close(self) -> None:
+        """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
+        self._closed = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+        if self._link is not None:
+            self._link.end("the connector was closed")
+            await asyncio.sleep(0)  # the transport closes its socket in the loop's next turn
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncConnector to {self._address}, {self._status()}>"
+
+    # Steps of a plan.
+
+    async def _say(self, step: Step, deadline: float) -> Any:
+        if type(step) is list:
+            return await self._say_all(step, deadline)
+        command = cast(Command, step)
+        data = frame(command)
+        link = self._link
+        if link is None or link.protocol.broken is not None:
+            link = await self._live(deadline)
+        waiter = await link.exchange(data, deadline)
+        reply = waiter.replies[0]
+        if isinstance(command, ScriptCall):
+            self._counters.evalsha_calls += 1
+            if missed(reply):
+                return (await self._repair(link, [command], waiter.place, deadline))[0]
+        return reply
+
+    async def _say_all(self, commands: list[Command], deadline: float) -> list[Reply]:
+        if not commands:
+            return []
+        slices = encode_slices(commands, self._options.max_pending)
+        link = await self._live(deadline)
+        waiters = await link.stream(slices, deadline)
+        replies = [reply for waiter in waiters for reply in waiter.replies]
+        scripts = [at for at, call in enumerate(commands) if isinstance(call, ScriptCall)]
+        self._counters.evalsha_calls += len(scripts)
+        again = [at for at in scripts if missed(replies[at])]
+        if again:
+            calls = [cast(ScriptCall, commands[at]) for at in again]
+            repaired = await self._repair(link, calls, waiters[-1].place, deadline)
+            for at, reply in zip(again, repaired, strict=True):
+                replies[at] = reply
+        return replies
+
+    async def _repair(
+        self, link: _Link, calls: list[ScriptCall], missed_at: int, deadline: float
+    ) -> list[Reply]:
+        self._counters.evalsha_calls += len(calls)
+
+        async def answer(request: Any) -> Any:
+            if isinstance(request, Load):
+                return await link.load(request.script, request.missed_at, deadline)
+            slices = encode_slices(request, self._options.max_pending)
+            waiters = await link.stream(slices, deadline)
+            return [reply for waiter in waiters for reply in waiter.replies]
+
+        return await run_async(repair(calls, missed_at), answer)
+
+    # Connections.
+
+    def _deadline(self, timeout: float | None) -> float:
+        if timeout is None:
+            return self._loop.time() + self._options.timeout
+        return self._loop.time() + check_timeout(timeout)
+
+    def _status(self) -> str:
+        if self._closed:
+            return "closed"
+        link = self._link
+        return "connected" if link is not None and link.protocol.broken is None else "disconnected"
+
+    async def _live(self, deadline: float) -> _Link:
+        """The connection, made anew if it was lost. One task dials; others wait for it."""
+        link = self._link
+        if link is not None and link.protocol.broken is None:
+            return link
+        if self._closed:
+            raise Closed
+        # A task of its own: whoever is cancelled while waiting does not take it along.
+        if self._dialling is None:
+            limit = self._loop.time() + self._options.connect_timeout
+            self._dialling = self._loop.create_task(self._dial(limit))
+            self._dialling.add_done_callback(self._dialled)
+        try:
+            async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+                return await asyncio.shield(self._dialling)
+        except TimeoutError:
+            raise ConnectFailed(f"no connection to {self._address} in time") from None
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Closed from None
+            raise
+
+    def _dialled(self, task: asyncio.Task[_Link]) -> None:
+        self._dialling = None
+        if not task.cancelled():
+            task.exception()  # those who wait raise it; with nobody left it is nobody's
+
+    async def _dial(self, deadline: float) -> _Link:
+        options = self._options
+        protocol = Protocol(self._counters, max_pending=options.max_pending)
+        link = _Link(self._loop, protocol, options.tap)
+
+        async def answer(step: Step) -> Any:
+            if type(step) is list:
+                slices = [(boot_frame(one), 1) for one in step]
+                return [each.replies[0] for each in await link.stream(slices, deadline)]
+            return (await link.exchange(boot_frame(cast(Command, step)), deadline)).replies[0]
+
+        try:
+            async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+                if self._address.path is not None:
+                    await self._loop.create_unix_connection(lambda: link, self._address.path)
+                else:
+                    await self._loop.create_connection(
+                        lambda: link, self._address.host, self._address.port
+                    )
+            version = await run_async(boot(self._address, options), answer)
+            if options.on_connect is not None:
+                await run_async(options.on_connect(), answer)
+        except BaseException as error:
+            link.end("the connection could not be set up", error)
+            if isinstance(error, ConnectFailed):
+                raise
+            if isinstance(error, (TransportError, OSError)):  # a TimeoutError is an OSError
+                told = str(error) or "no connection in time"
+                raise ConnectFailed(f"{self._address}: {told}") from error
+            raise
+        if self._dials:
+            self._counters.reconnects += 1
+        self._dials += 1
+        self._protocol = version
+        self._link = link
+        return link
+
+
+async def connect_async(url: str, **options: Any) -> AsyncConnector:
+    """Connect to the server at `url`; the connection stands when this returns.
+
+    Args:
+        url: `valkey://user:password@host:port/db`, `redis://...`, or `unix:///path?db=1`.
+        **options: See `Options`.
+
+    Raises:
+        AddressError: The URL or an option cannot be used.
+        ConnectFailed: The server cannot be reached; `Refused` if it refused.
+    """
+    address, settings = parse_url(url, **options)
+    connector = AsyncConnector(address, settings)
+    await connector._live(connector._loop.time() + settings.connect_timeout)
+    return connector

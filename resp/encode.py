@@ -1,0 +1,183 @@
+"""A command as the bytes that are sent: an array of bulk strings, whatever its arguments' types.
+
+    argument                        goes out as
+    bytes, bytearray, memoryview    its bytes
+    str                             UTF-8
+    int (an IntEnum too)            decimal digits
+    float                           the shortest text that reads back as the same float; inf, nan
+
+Nothing else is an argument: a bool or None would have to be guessed at, and a list would change how
+many arguments there are. Errors name an argument's position (the command's name is argument 0) and
+its type, never its value. Encoding is all or nothing: what raises has made no bytes to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from .errors import EncodeError, EncodeTypeError, EncodeValueError
+
+Arg: TypeAlias = bytes | bytearray | memoryview | str | int | float
+
+# Every piece of a command but its last CRLF starts with the CRLF of the piece before it, so that an
+# argument is two pieces, and a small int is one.
+_SMALL: Final = 1024
+_COUNTS: Final = tuple(b"*%d" % count for count in range(64))
+_SIZES: Final = tuple(b"\r\n$%d\r\n" % size for size in range(_SMALL))
+_INTS: Final = {
+    number: b"\r\n$%d\r\n%d" % (len(b"%d" % number), number) for number in range(-1, _SMALL)
+}
+
+# sys.set_int_max_str_digits() goes down to 640 digits; below that, printing an int cannot fail.
+_SAFE_BITS: Final = 2048
+_SAFE_DIGITS: Final = 600
+
+
+def encode_command(*args: Arg) -> bytes:
+    """Encode one command.
+
+    Raises:
+        EncodeTypeError: An argument is not bytes, str, int or float.
+        EncodeValueError: There is no argument, or a str holds a lone surrogate.
+    """
+    count = len(args)
+    if not count:
+        raise EncodeValueError("a command needs at least its name")
+    pieces = [_COUNTS[count] if count < 64 else b"*%d" % count]
+    _append(pieces, args, 0)
+    return b"".join(pieces)
+
+
+def encode_commands(commands: Iterable[Sequence[Arg]]) -> bytes:
+    """Encode a pipeline: all of its commands, or none.
+
+    Raises:
+        EncodeError: As `encode_command` does; the message says which command.
+    """
+    encoded: list[bytes] = []
+    for index, command in enumerate(commands):
+        if isinstance(command, str | bytes | bytearray | memoryview):
+            told = type(command).__name__
+            raise EncodeTypeError(f"command {index} is {told}, not a sequence of arguments")
+        try:
+            encoded.append(encode_command(*command))
+        except EncodeError as error:
+            raise type(error)(f"command {index}: {error}") from None
+    return b"".join(encoded)
+
+
+class Head:
+    """The constant start of a command, encoded once.
+
+        increment = Head("EVALSHA", sha, 1, key)
+        increment.encode([b"5"])  # the whole command
+
+    Raises:
+        EncodeError: As `encode_command` does.
+    """
+
+    __slots__ = ("_count", "_encoded", "_starts")
+
+    def __init__(self, *args: Arg) -> None:
+        self._count = len(args)
+        encoded = encode_command(*args)
+        self._encoded = encoded[encoded.index(b"\r\n") : -2]
+        self._starts: dict[int, bytes] = {}
+
+    def encode(self, tail: Sequence[Arg]) -> bytes:
+        """Encode the command that starts with this head and goes on with `tail`.
+
+        Raises:
+            EncodeError: As `encode_command` does; positions count from the command's name.
+        """
+        count = len(tail)
+        pieces = [self._starts.get(count) or self._start(count)]
+        _append(pieces, tail, self._count)
+        return b"".join(pieces)
+
+    def _start(self, count: int) -> bytes:
+        start = b"*%d%b" % (self._count + count, self._encoded)
+        if count < 64:
+            self._starts[count] = start
+        return start
+
+
+def _append(pieces: list[bytes], args: Sequence[Arg], before: int) -> None:
+    """Append the arguments, and the CRLF that ends the command, to `pieces`."""
+    text: bytes
+    try:
+        for arg in args:
+            if type(arg) is str:
+                text = arg.encode()
+            elif type(arg) is bytes:
+                text = arg
+            elif type(arg) is int and arg in _INTS:
+                pieces.append(_INTS[arg])
+                continue
+            else:
+                text = _text(arg)
+            size = len(text)
+            pieces += (_SIZES[size] if size < _SMALL else b"\r\n$%d\r\n" % size, text)
+    except (EncodeError, UnicodeEncodeError):
+        _refuse(args, before)
+        raise  # unless an argument changed while it was looked at
+    pieces.append(b"\r\n")
+
+
+def _refuse(args: Sequence[Arg], before: int) -> None:
+    """Raise again for the argument that cannot be encoded, with its position."""
+    for index, arg in enumerate(args, before):
+        try:
+            _text(arg)
+        except UnicodeEncodeError:
+            raise EncodeValueError(
+                f"argument {index} is str with a lone surrogate; encode it to bytes yourself"
+            ) from None
+        except EncodeError as error:
+            raise type(error)(f"argument {index} {error}") from None
+
+
+def _text(arg: Any) -> bytes:
+    """Answer the bytes of one argument of any type."""
+    if not isinstance(arg, bool):
+        for kind, encode in _ENCODERS.items():
+            if isinstance(arg, kind):
+                return encode(arg)
+    raise EncodeTypeError(f"is {type(arg).__name__}; send bytes, str, int or float")
+
+
+def _view(arg: memoryview) -> bytes:
+    try:
+        return arg.tobytes()
+    except ValueError:
+        raise EncodeValueError("is memoryview that was released") from None
+
+
+def _float(arg: float) -> bytes:
+    return float.__repr__(arg).encode()
+
+
+def _int(arg: int) -> bytes:
+    arg = int(arg)
+    if arg.bit_length() <= _SAFE_BITS:
+        return b"%d" % arg
+    sign, rest = (b"-", -arg) if arg < 0 else (b"", arg)
+    powers = [10**_SAFE_DIGITS]
+    while powers[-1] <= rest:
+        powers.append(powers[-1] ** 2)
+    # Each round halves every part, by a power of ten that is half as long as the one before.
+    parts = [rest]
+    for power in reversed(powers):
+        parts = [half for part in parts for half in divmod(part, power)]
+    return sign + b"".join(b"%0*d" % (_SAFE_DIGITS, part) for part in parts).lstrip(b"0")
+
+
+_ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
+    bytes: bytes,
+    str: str.encode,
+    int: _int,
+    float: _float,
+    bytearray: bytes,
+    memoryview: _view,
+}

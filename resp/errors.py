@@ -1,0 +1,152 @@
+"""What can go wrong between a caller and a server, and what each error says about the command.
+
+RespError
+  EncodeError          an argument cannot be a command; nothing was sent
+    EncodeTypeError, EncodeValueError
+  AddressError         a URL or an option that cannot be used; nothing was dialled
+  ProtocolError        the peer sent bytes that are not RESP; `offset` says where
+  ServerError          the server answered an error; `code`, `message`, `command`
+  ShaMismatch          SCRIPT LOAD answered another digest; the script was not run
+  RefusedCommand       a command that would break the connection's framing; nothing was sent
+  RequiresResp3        a verb that only RESP3 can carry
+  TransactionAborted   EXEC ran nothing
+  TransportError       no reply; `may_have_run` says whether the command may have run
+    ConnectFailed      no connection could be made
+      Refused          the server refused the connection itself; `code`
+    ConnectionLost     the connection ended with replies owed
+    ReplyTimeout       the reply did not come in time
+    Overloaded         too many replies owed; nothing was sent
+    Closed             the connector was closed; nothing was sent
+"""
+
+from __future__ import annotations
+
+import builtins
+
+
+class RespError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class EncodeError(RespError):
+    """An argument that has no place in a command. Not one byte of the call was sent."""
+
+
+class EncodeTypeError(EncodeError, TypeError):
+    """The argument's type is not bytes, str, int or float."""
+
+
+class EncodeValueError(EncodeError, ValueError):
+    """The argument's type is right and its value is not: an empty command, a lone surrogate."""
+
+
+class AddressError(RespError, ValueError):
+    """A URL or a connection option that cannot be used. Nothing was dialled."""
+
+
+class ProtocolError(RespError):
+    """The peer sent bytes that are not RESP, or a reply that nobody is owed.
+
+    Attributes:
+        offset: Bytes of the stream before the offending one, counted from the connection's start.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(f"{message} at offset {offset}")
+        self.offset = offset
+
+
+class ServerError(RespError):
+    """The server answered an error.
+
+    Attributes:
+        code: The first word where it is an error code (`WRONGTYPE`), else `""`.
+        message: The whole text, code included.
+        command: The name of the command that drew it; never its arguments.
+    """
+
+    def __init__(self, code: str, message: str, command: str = "") -> None:
+        told = message.encode("unicode_escape").decode("ascii")
+        super().__init__(f"{told} (answering {command})" if command else told)
+        self.code = code
+        self.message = message
+        self.command = command
+
+
+class ShaMismatch(RespError):
+    """SCRIPT LOAD answered something that is not the script's own digest; the script was not run.
+
+    Attributes:
+        expected: The digest computed from the source, 40 lower-case hex digits.
+        got: What the server answered.
+    """
+
+    def __init__(self, expected: str, got: object) -> None:
+        super().__init__(f"script load answered {got!r} instead of the digest {expected}")
+        self.expected = expected
+        self.got = got
+
+
+class RefusedCommand(RespError, ValueError):
+    """A command that would change what the connection's replies mean. Nothing was sent."""
+
+
+class RequiresResp3(RespError):
+    """A verb whose messages only RESP3 can tell apart from replies. Nothing was sent."""
+
+
+class TransactionAborted(RespError):
+    """EXEC ran none of the transaction's commands."""
+
+
+class TransportError(RespError):
+    """The call ended without its reply.
+
+    Attributes:
+        may_have_run: False only where the server certainly did not run the command.
+    """
+
+    def __init__(self, message: str, *, may_have_run: bool = True) -> None:
+        super().__init__(message)
+        self.may_have_run = may_have_run
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made; the command was not sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_have_run=False)
+
+
+class Refused(ConnectFailed):
+    """The server refused the connection: AUTH, ACL, SELECT or HELLO.
+
+    Attributes:
+        code: The code of the server's error, such as `WRONGPASS`.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConnectionLost(TransportError, builtins.ConnectionError):
+    """The connection ended while the reply was owed. Nothing is sent a second time."""
+
+
+class ReplyTimeout(TransportError, builtins.TimeoutError):
+    """The reply did not come in time. It is dropped when it comes; the connection stays usable."""
+
+
+class Overloaded(TransportError):
+    """The connection owes `max_pending` replies already; nothing was sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_have_run=False)
+
+
+class Closed(TransportError):
+    """The connector was closed; nothing was sent."""
+
+    def __init__(self, message: str = "the connector is closed") -> None:
+        super().__init__(message, may_have_run=False)

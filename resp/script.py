@@ -1,0 +1,136 @@
+"""A Lua script, called by its digest.
+
+A script's digest is computed from its source when it is declared, so no round trip is spent to
+learn it: EVALSHA goes first. Only where the server answers NOSCRIPT is the body sent, once, with
+SCRIPT LOAD; the digest that the server answers must be the script's own, or the script is not run;
+then the same EVALSHA goes again, and what it answers is the answer. `repair` is that rule, written
+as a plan so that both shells, and any number of calls in one flush, follow it alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from .decode import ErrorReply, Reply
+from .encode import Arg, Head, encode_command
+from .errors import ServerError, ShaMismatch, TransportError
+
+NOSCRIPT: Final = "NOSCRIPT"
+
+
+class Script:
+    """A Lua script: its name, its source, and the digest that stands for it on the wire.
+
+    Calling a script makes a `ScriptCall`, a command that pipelines and plans take wherever a tuple
+    of arguments stands.
+
+    Args:
+        name: What to call it in errors and statistics; never sent.
+        source: Lua, as text (sent as UTF-8) or as bytes.
+
+    Attributes:
+        sha: The SHA-1 of the source, 40 lower-case hex digits.
+    """
+
+    __slots__ = ("_heads", "_load", "name", "sha", "source")
+
+    def __init__(self, name: str, source: str | bytes) -> None:
+        self.name = name
+        self.source = source.encode() if isinstance(source, str) else bytes(source)
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+        self._heads: dict[int, Head] = {}
+        self._load: bytes | None = None
+
+    def __call__(self, keys: Sequence[Arg] = (), args: Sequence[Arg] = ()) -> ScriptCall:
+        return ScriptCall(self, keys, args)
+
+    def __repr__(self) -> str:
+        return f"Script({self.name!r}, sha={self.sha})"
+
+    def head(self, number_of_keys: int) -> Head:
+        """`EVALSHA <sha> <number_of_keys>`, encoded once."""
+        head = self._heads.get(number_of_keys)
+        if head is None:
+            head = self._heads[number_of_keys] = Head("EVALSHA", self.sha, number_of_keys)
+        return head
+
+    def load(self) -> bytes:
+        """`SCRIPT LOAD <source>`, encoded once."""
+        if self._load is None:
+            self._load = encode_command("SCRIPT", "LOAD", self.source)
+        return self._load
+
+
+class ScriptCall:
+    """One call of a script, with its keys and its arguments: a command like any tuple."""
+
+    __slots__ = ("args", "keys", "script")
+
+    command: Final = "EVALSHA"
+
+    def __init__(self, script: Script, keys: Sequence[Arg], args: Sequence[Arg]) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+
+    def __iter__(self) -> Iterator[Arg]:
+        """The arguments of its EVALSHA command."""
+        return iter(("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args))
+
+    def __repr__(self) -> str:
+        return f"<{self.script.name}: {len(self.keys)} keys, {len(self.args)} args>"
+
+    def frame(self) -> bytes:
+        """Its EVALSHA command, as it is sent."""
+        keys = self.keys
+        return self.script.head(len(keys)).encode((*keys, *self.args))
+
+
+def missed(reply: Reply) -> bool:
+    """Whether an EVALSHA met a server that does not hold the script."""
+    return type(reply) is ErrorReply and reply.code == NOSCRIPT
+
+
+class Load:
+    """A request of `repair`: have `script` loaded by a SCRIPT LOAD written after `missed_at`."""
+
+    __slots__ = ("missed_at", "script")
+
+    def __init__(self, script: Script, missed_at: int) -> None:
+        self.script = script
+        self.missed_at = missed_at
+
+
+Repair: TypeAlias = Generator[Load | list[ScriptCall], Any, list[Reply]]
+
+
+def repair(calls: list[ScriptCall], missed_at: int) -> Repair:
+    """Load the scripts of `calls`, all of which met NOSCRIPT, and run them again, once, in order.
+
+    Yields a `Load` for each script, and receives what SCRIPT LOAD answered; then yields the calls,
+    and receives their replies, which it returns: a second NOSCRIPT among them stands.
+
+    Args:
+        calls: The calls, in the order in which they were written.
+        missed_at: The place of the latest of them on its connection.
+
+    Raises:
+        ServerError: SCRIPT LOAD was answered with an error; the script was not run.
+        ShaMismatch: SCRIPT LOAD answered anything but the script's digest; it was not run.
+        TransportError: The connection failed; while a script is loaded, nothing may have run.
+    """
+    for script in dict.fromkeys(call.script for call in calls):
+        try:
+            answer = yield Load(script, missed_at)
+        except TransportError as error:
+            error.may_have_run = False
+            raise
+        if isinstance(answer, ErrorReply):
+            raise ServerError(answer.code, answer.message, "SCRIPT LOAD")
+        digest = answer.decode("latin-1") if isinstance(answer, bytes) else answer
+        if not isinstance(digest, str) or digest.lower() != script.sha:
+            raise ShaMismatch(script.sha, answer)
+    replies: list[Reply] = yield calls
+    return replies

@@ -1,0 +1,627 @@
+"""The shell for threads: one socket, shared by whoever calls.
+
+No thread of its own. Every caller does what is needed next, for everybody:
+
+- *Writing.* A caller puts its commands in the outbox. If nobody is writing it becomes the writer
+  and sends all that stands there, and again what came meanwhile; so callers that meet join one
+  write.
+- *Reading.* A caller whose replies have not come, and who finds nobody reading, becomes the
+  reader: it reads a chunk, hands every reply in it to its owner, and goes on until its own has
+  come. Then it hands the socket on to one of those who still wait. The others sleep, each on a
+  lock of its own.
+
+Both roles are held under the caller's name (`_writer`, `_reader`), so that a caller who leaves by
+an exception, at whatever point, can be found out and its role passed on (`_leave`):
+
+- A write that was interrupted may have sent half a command, so it ends the connection.
+- What `recv` returned is in `_chunks` before any exception can come between, so a reader that is
+  interrupted loses nothing, and the next one begins with what is there.
+- Being interrupted while replies are handed out ends the connection: nobody could say which were.
+
+A timeout of the socket (SO_RCVTIMEO) costs no system call per read; it is set anew only where it
+would end a wait too late. So an uncontended call is two system calls: one send, one receive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import struct
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from .address import Address, Options, boot, change_options, check_timeout, parse_url
+from .decode import ErrorReply, Reply
+from .encode import Arg
+from .errors import (
+    Closed,
+    ConnectFailed,
+    ProtocolError,
+    ReplyTimeout,
+    ServerError,
+    TransportError,
+)
+from .plan import WINDOW, Command, Plan, Step, boot_frame, command_name, encode_slices, frame
+from .plan import run as run_plan
+from .protocol import Counters, Protocol, Waiter
+from .script import Load, Script, ScriptCall, missed, repair
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from .tap import Tap
+
+T = TypeVar("T")
+
+_CHUNK: Final = (65_536,)  # bytes a read; a tuple, to be mapped over
+_LATE_S: Final = 0.01  # how much too late the socket's own timeout may end a wait
+_BLOCKED_S: Final = 0.05  # how often a writer whose peer does not read looks for a reader
+_ASLEEP_AT_MOST_S: Final = 3600.0  # what a lock and a socket take for a timeout is bounded
+_SEND_FLAGS: Final = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class _Caller(Waiter):
+    """A waiter whose caller is a thread.
+
+    Attributes:
+        bed: The lock that the caller sleeps on, if it ever has to.
+    """
+
+    __slots__ = ("bed",)
+
+    def __init__(self, data: bytes, missing: int) -> None:
+        super().__init__(data, missing)
+        self.bed: threading.Lock | None = None
+
+    def settle(self) -> None:
+        self.done = True
+        if self.bed is not None:
+            _wake(self.bed)
+
+
+def _wake(bed: threading.Lock) -> None:
+    # A bed that is unlocked was woken already; whoever wakes looks at all it may be woken for.
+    with contextlib.suppress(RuntimeError):
+        bed.release()
+
+
+class _Link:
+    """One connected socket, its protocol, and who writes and reads at the moment."""
+
+    def __init__(self, sock: socket.socket, protocol: Protocol, tap: Tap | None) -> None:
+        self.protocol = protocol
+        self._sock = sock
+        self._recv = sock.recv
+        self._send = sock.send
+        self._tap = tap
+        self._number = tap.connection() if tap is not None else 0
+        self._mutex = threading.Lock()
+        self._writer: object = None
+        self._reader: object = None
+        self._handing_out = False
+        self._chunks: list[bytes] = []
+        self._sleepers: dict[_Caller, object] = {}
+        self._tick = math.inf  # SO_RCVTIMEO, seconds
+
+    # Calls. `me` is the name under which the caller holds a role.
+
+    def exchange(self, data: bytes, deadline: float) -> _Caller:
+        """Send one command and wait for its reply."""
+        waiter = _Caller(data, 1)
+        try:
+            self._post(waiter, waiter, deadline)
+            self._wait(waiter, waiter, deadline)
+        except BaseException as error:
+            self._leave(waiter, error)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter
+
+    def stream(self, slices: Iterable[tuple[bytes, int]], deadline: float) -> list[_Caller]:
+        """Send slices of commands, a window at a time, and wait for all of their replies."""
+        me = object()
+        sent: list[_Caller] = []
+        try:
+            for data, count in slices:
+                waiter = _Caller(data, count)
+                self._post(waiter, me, deadline, counted=not sent)
+                sent.append(waiter)
+                if len(sent) >= WINDOW:
+                    self._wait(sent[-WINDOW], me, deadline)
+            for waiter in sent:
+                self._wait(waiter, me, deadline)
+        except BaseException as error:
+            self._leave(me, error)
+            raise
+        for waiter in sent:
+            if waiter.error is not None:
+                raise waiter.error
+        return sent
+
+    def load(self, script: Script, missed_at: int, deadline: float) -> Reply:
+        """What SCRIPT LOAD answers; one load is shared by all that miss together."""
+        waiter = _Caller(b"", 0)
+        try:
+            with self._mutex:
+                begun = self.protocol.join_load(script.sha, script.load(), missed_at, waiter)
+            if begun:
+                self._flush(waiter, deadline)
+            self._wait(waiter, waiter, deadline)
+        except BaseException as error:
+            self._leave(waiter, error)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.replies[0]
+
+    def end(self, reason: str, cause: BaseException | None = None) -> None:
+        """Nothing more is sent or received; everybody is told."""
+        with self._mutex:
+            self._end(reason, cause)
+
+    # Writing.
+
+    def _post(self, waiter: _Caller, me: object, deadline: float, *, counted: bool = True) -> None:
+        with self._mutex:
+            self.protocol.ask(waiter, counted=counted)
+            if self._writer is not None:
+                return
+            self._writer = me
+            data = self.protocol.take_outbox()
+        self._write(data, me, deadline)
+        self._write_rest(me, deadline)
+
+    def _flush(self, me: object, deadline: float) -> None:
+        with self._mutex:
+            if self._writer is not None:
+                return
+            self._writer = me
+        self._write_rest(me, deadline)
+
+    def _write_rest(self, me: object, deadline: float) -> None:
+        """Write what others left meanwhile, until nothing is left; then nobody is the writer."""
+        while True:
+            with self._mutex:
+                if not self.protocol.outbox:
+                    self._writer = None
+                    if self.protocol.broken is not None:
+                        self._close_when_idle()
+                    return
+                data = self.protocol.take_outbox()
+            self._write(data, me, deadline)
+
+    def _write(self, data: bytes, me: object, deadline: float) -> None:
+        if self._tap is not None:
+            self._tap.write(self._number, data)
+        try:
+            sent = self._send(data, _SEND_FLAGS)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.end(f"the connection was lost while writing: {error}", error)
+            return
+        if sent < len(data):
+            self._write_slowly(memoryview(data)[sent:], me, deadline)
+
+    def _write_slowly(self, data: memoryview, me: object, deadline: float) -> None:
+        """Write to a peer that takes no more for now, and read meanwhile: it may be waiting for
+        just that."""
+        poll = select.poll()
+        while data and self.protocol.broken is None:
+            with self._mutex:
+                if self._reader is None:
+                    self._reader = me
+                reading = self._reader is me
+            poll.register(self._sock, select.POLLOUT | (select.POLLIN if reading else 0))
+            left = deadline - monotonic()
+            if left <= 0:
+                raise ReplyTimeout("the server did not take the command in time")
+            events = dict(poll.poll(1000 * min(left, _BLOCKED_S if not reading else 1)))
+            event = events.get(self._sock.fileno(), 0)
+            if reading and event & ~select.POLLOUT:
+                self._read_chunk()
+            if event & ~select.POLLIN:
+                try:
+                    data = data[self._send(data, _SEND_FLAGS) :]
+                except BlockingIOError:
+                    pass
+                except OSError as error:
+                    self.end(f"the connection was lost while writing: {error}", error)
+
+    # Reading.
+
+    def _wait(self, waiter: _Caller, me: object, deadline: float) -> None:
+        """Return when `waiter` is done: read for it and for all others, or sleep till woken."""
+        while not waiter.done:
+            with self._mutex:
+                if self._reader is None:
+                    self._reader = me
+                if self._reader is not me:
+                    if waiter.bed is None:
+                        waiter.bed = threading.Lock()
+                        waiter.bed.acquire()
+                    self._sleepers[waiter] = me
+            if self._reader is me:
+                self._read(waiter, deadline)
+            elif not waiter.done:  # it may have been before it had a bed to be woken from
+                self._sleep(waiter, deadline)
+        if waiter.bed is not None:
+            self._sleepers.pop(waiter, None)
+        if self._reader is me:
+            with self._mutex:
+                self._hand_on()
+
+    def _sleep(self, waiter: _Caller, deadline: float) -> None:
+        left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
+        woken = left > 0 and cast(threading.Lock, waiter.bed).acquire(timeout=left)
+        if not woken and not waiter.done and deadline <= monotonic():
+            raise _late(waiter)
+
+    def _read(self, waiter: _Caller, deadline: float) -> None:
+        while not waiter.done:
+            left = deadline - monotonic()
+            if self._tick > left + _LATE_S:
+                if left <= 0:
+                    raise _late(waiter)
+                self._set_tick(left)
+            self._read_chunk()
+
+    def _read_chunk(self) -> None:
+        """Read once, unless the reader before left something; hand out what came."""
+        chunks = self._chunks
+        if not chunks:
+            try:
+                # One step for the interpreter: no signal can come between recv and the list.
+                chunks.extend(map(self._recv, _CHUNK))
+            except BlockingIOError:
+                self._tick = math.inf  # it ran out: too short for whoever waits, or just right
+                return
+            except OSError as error:
+                self.end(f"the connection was lost: {error}", error)
+                return
+        self._handing_out = True
+        data = chunks.pop()
+        if not data:
+            self.end("the server closed the connection")
+        else:
+            if self._tap is not None:
+                self._tap.read(self._number, data)
+            try:
+                self.protocol.receive(data)
+            except ProtocolError as error:
+                self.end(f"the server broke the protocol: {error}", error)
+        self._handing_out = False
+
+    def _set_tick(self, seconds: float) -> None:
+        self._tick = seconds
+        seconds = min(seconds, _ASLEEP_AT_MOST_S)
+        # A time of zero would mean none at all.
+        microseconds = max(1, int(seconds * 1_000_000))
+        timeval = struct.pack("@ll", *divmod(microseconds, 1_000_000))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+    # Leaving; these hold the mutex.
+
+    def _leave(self, me: object, error: BaseException) -> None:
+        """The caller goes, without its replies; whatever it was doing is passed on or ended."""
+        with self._mutex:
+            for sleeper, name in list(self._sleepers.items()):
+                if name is me:
+                    del self._sleepers[sleeper]
+            if self._writer is me:
+                self._writer = None
+                self._end("a write to the server was interrupted", error)
+            if self._reader is me:
+                if self._handing_out:
+                    self._end("the reading of a reply was interrupted", error)
+                self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Nobody reads; whoever has slept longest is woken to read."""
+        self._reader = None
+        if self.protocol.broken is not None:
+            self._close_when_idle()
+            return
+        for sleeper, name in self._sleepers.items():
+            if not sleeper.done:
+                self._reader = name
+                _wake(cast(threading.Lock, sleeper.bed))
+                return
+
+    def _end(self, reason: str, cause: BaseException | None = None) -> None:
+        if self.protocol.broken is None:
+            self.protocol.end(reason, cause)
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)  # ends a read that another thread is in
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        """Close, unless a thread may be in a system call on the descriptor."""
+        if self._reader is None and self._writer is None:
+            self._sock.close()
+
+
+def _late(waiter: Waiter) -> ReplyTimeout:
+    return ReplyTimeout(f"{waiter.missing} of the replies did not come in time")
+
+
+class Connector:
+    """A connection to one server, shared by the threads of a process. Made by `connect`.
+
+    Any number of threads may call at once: their commands leave in joined writes and their replies
+    are handed out in order. Nothing runs in the background. A connection that was lost fails the
+    calls in flight and is made again by the next call.
+
+    Bounds and errors common to all calls:
+
+    `timeout` bounds a whole call, in seconds: dialling, loading a script, every reply of a
+    pipeline. None is the connector's default, `math.inf` no limit.
+
+    Raises:
+        EncodeError, RefusedCommand, Overloaded, Closed, ConnectFailed: Nothing was sent.
+        ReplyTimeout, ConnectionLost: No reply; `may_have_run` says whether the command may have
+            run. It is not sent again.
+    """
+
+    def __init__(self, address: Address, options: Options) -> None:
+        self._address = address
+        self._options = options
+        self._counters = Counters()
+        self._link: _Link | None = None
+        self._dialling = threading.Lock()
+        self._closed = False
+        self._dials = 0
+        self._protocol = 0
+
+    # Calls.
+
+    def command(self, *args: Arg, timeout: float | None = None) -> Reply:
+        """Say one command and answer its reply.
+
+        Raises:
+            ServerError: The server answered an error.
+        """
+        deadline = self._deadline(timeout)
+        data = frame(args)
+        reply = self._live(deadline).exchange(data, deadline).replies[0]
+        if type(reply) is ErrorReply:
+            raise ServerError(reply.code, reply.message, command_name(args))
+        return reply
+
+    def eval(
+        self,
+        script: Script,
+        keys: Sequence[Arg] = (),
+        args: Sequence[Arg] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Run a script by its digest; its body is sent only where the server does not hold it.
+
+        Raises:
+            ServerError: The script, or SCRIPT LOAD, answered an error.
+            ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
+        """
+        reply = self._say(script(keys, args), self._deadline(timeout))
+        if type(reply) is ErrorReply:
+            raise ServerError(reply.code, reply.message, ScriptCall.command)
+        return reply
+
+    def pipeline(self, commands: Iterable[Command], timeout: float | None = None) -> list[Reply]:
+        """Say many commands at once; their replies in order, error replies as `ErrorReply` values.
+
+        All commands are encoded before the first is sent. They are not a transaction: commands of
+        other callers may come between. A large pipeline is sent a window at a time, its replies
+        read meanwhile.
+        """
+        deadline = self._deadline(timeout)
+        self._counters.pipelines += 1
+        return self._say_all(list(commands), deadline)
+
+    def run(self, plan: Plan[T], timeout: float | None = None) -> T:
+        """Drive a plan; what it returns."""
+        deadline = self._deadline(timeout)
+        return run_plan(plan, lambda step: self._say(step, deadline))
+
+    def stats(self) -> dict[str, int | str]:
+        """Counters since the connector was made, and how it stands."""
+        link = self._link
+        counters = self._counters
+        return {
+            **asdict(counters),
+            "pending": link.protocol.pending if link is not None else 0,
+            "protocol": self._protocol,
+            "status": self._status(),
+        }
+
+    def sibling(self, **changes: Any) -> Connector:
+        """Another connector to the same server, with the same options but for `changes`."""
+        connector = Connector(self._address, change_options(self._options, changes))
+        connector._live(monotonic() + connector._options.connect_timeout)
+        return connector
+
+    def close(self) -> None:
+        """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
+        self._closed = True
+        link = self._link
+        if link is not None:
+            link.end("the connector was closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Connector to {self._address}, {self._status()}>"
+
+    # Steps of a plan.
+
+    def _say(self, step: Step, deadline: float) -> Any:
+        if type(step) is list:
+            return self._say_all(step, deadline)
+        command = cast(Command, step)
+        data = frame(command)
+        link = self._live(deadline)
+        waiter = link.exchange(data, deadline)
+        reply = waiter.replies[0]
+        if isinstance(command, ScriptCall):
+            self._counters.evalsha_calls += 1
+            if missed(reply):
+                return self._repair(link, [command], waiter.place, deadline)[0]
+        return reply
+
+    def _say_all(self, commands: list[Command], deadline: float) -> list[Reply]:
+        if not commands:
+            return []
+        slices = list(encode_slices(commands, self._options.max_pending))
+        link = self._live(deadline)
+        waiters = link.stream(slices, deadline)
+        replies = [reply for waiter in waiters for reply in waiter.replies]
+        scripts = [at for at, call in enumerate(commands) if isinstance(call, ScriptCall)]
+        self._counters.evalsha_calls += len(scripts)
+        again = [at for at in scripts if missed(replies[at])]
+        if again:
+            calls = [cast(ScriptCall, commands[at]) for at in again]
+            for at, reply in zip(
+                again, self._repair(link, calls, waiters[-1].place, deadline), strict=True
+            ):
+                replies[at] = reply
+        return replies
+
+    def _repair(
+        self, link: _Link, calls: list[ScriptCall], missed_at: int, deadline: float
+    ) -> list[Reply]:
+        self._counters.evalsha_calls += len(calls)
+
+        def answer(request: Any) -> Any:
+            if isinstance(request, Load):
+                return link.load(request.script, request.missed_at, deadline)
+            slices = encode_slices(request, self._options.max_pending)
+            return [reply for waiter in link.stream(slices, deadline) for reply in waiter.replies]
+
+        return run_plan(repair(calls, missed_at), answer)
+
+    # Connections.
+
+    def _deadline(self, timeout: float | None) -> float:
+        if timeout is None:
+            return monotonic() + self._options.timeout
+        return monotonic() + check_timeout(timeout)
+
+    def _status(self) -> str:
+        if self._closed:
+            return "closed"
+        link = self._link
+        return "connected" if link is not None and link.protocol.broken is None else "disconnected"
+
+    def _live(self, deadline: float) -> _Link:
+        """The connection, made anew if it was lost. One caller dials; others wait for it."""
+        link = self._link
+        if link is not None and link.protocol.broken is None:
+            return link
+        left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
+        if left <= 0 or not self._dialling.acquire(timeout=left):
+            raise ConnectFailed(f"no connection to {self._address} in time")
+        try:
+            if self._closed:
+                raise Closed
+            link = self._link
+            if link is None or link.protocol.broken is not None:
+                link = self._dial(min(deadline, monotonic() + self._options.connect_timeout))
+                self._link = link
+                if self._closed:  # while dialling
+                    link.end("the connector was closed")
+                    raise Closed
+            return link
+        finally:
+            self._dialling.release()
+
+    def _dial(self, deadline: float) -> _Link:
+        options = self._options
+        sock = _open(self._address, deadline)
+        protocol = Protocol(self._counters, max_pending=options.max_pending)
+        link = _Link(sock, protocol, options.tap)
+
+        def answer(step: Step) -> Any:
+            if type(step) is list:
+                return [
+                    waiter.replies[0]
+                    for waiter in link.stream([(boot_frame(one), 1) for one in step], deadline)
+                ]
+            return link.exchange(boot_frame(cast(Command, step)), deadline).replies[0]
+
+        try:
+            version = run_plan(boot(self._address, options), answer)
+            if options.on_connect is not None:
+                run_plan(options.on_connect(), answer)
+        except BaseException as error:
+            link.end("the connection could not be set up", error)
+            if isinstance(error, TransportError) and not isinstance(error, ConnectFailed):
+                raise ConnectFailed(f"{self._address}: {error}") from error
+            raise
+        if self._dials:
+            self._counters.reconnects += 1
+        self._dials += 1
+        self._protocol = version
+        return link
+
+
+def _open(address: Address, deadline: float) -> socket.socket:
+    """A connected socket; every address of a name is tried until the time is out."""
+    try:
+        if address.path is not None:
+            places: list[Any] = [(socket.AF_UNIX, address.path)]
+        else:
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            places = [(family, where) for family, _, _, _, where in found]
+    except OSError as error:
+        raise ConnectFailed(f"{address}: {error}") from error
+    tried = []
+    for family, where in places:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(max(deadline - monotonic(), 0.001) if deadline < math.inf else None)
+            sock.connect(where)
+            sock.settimeout(None)
+            if family != getattr(socket, "AF_UNIX", None):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError as error:
+            sock.close()
+            tried.append(str(error))
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise ConnectFailed(f"{address}: {'; '.join(tried)}")
+
+
+def connect(url: str, **options: Any) -> Connector:
+    """Connect to the server at `url`; the connection stands when this returns.
+
+    Args:
+        url: `valkey://user:password@host:port/db`, `redis://...`, or `unix:///path?db=1`.
+        **options: See `Options`.
+
+    Raises:
+        AddressError: The URL or an option cannot be used.
+        ConnectFailed: The server cannot be reached; `Refused` if it refused.
+    """
+    address, settings = parse_url(url, **options)
+    connector = Connector(address, settings)
+    connector._live(monotonic() + settings.connect_timeout)
+    return connector
