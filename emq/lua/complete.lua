@@ -1,0 +1,18 @@
+-- complete: settle a claimed job as done, if the caller still holds it.
+--
+-- KEYS[1] row     hash    emq:{queue}:job:<id>; it names the base of DERIVES too
+-- ARGV[1] token   int     the attempts value that claim returned
+-- ARGV[2] result  bytes?  kept for the parent of a flow; left out, the parent gets the id
+--
+-- RETURNS
+--   1  gone, with its logs; a flow's parent is told
+--   0  no such job; nothing written
+--   EMQSTALE complete token mismatch  another claim holds it, or none ever did; nothing written
+--   EMQSTALE complete state moved on  it was settled with this token already; nothing written
+--
+-- COST O(log n) in active; O(r) in the ring for a laned job.
+
+-- INCLUDE row
+-- INCLUDE complete
+
+return complete(ARGV[1], ARGV[2])

@@ -1,0 +1,221 @@
+"""A job's life: enqueue, claim, complete, retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from resp import Command, ErrorReply, Plan
+
+from ..errors import EmqError, JobGone
+from ..ids import Mint, check_job_id
+from ..job import Item, Job, Receipt
+from ..keyspace import Keyspace
+from ..scripts import (
+    CLAIM,
+    COMPLETE,
+    COMPLETE_AND_CLAIM,
+    ENQUEUE,
+    ENQUEUE_MANY,
+    RETRY,
+    Transition,
+)
+from .arguments import blob, due, held, whole
+
+# Mints that clash are a few ids apart at most, and the next ms has other ids: many clashes in a row
+# are a clock that stands still.
+_MINTS: Final = 100
+
+# One call of a script keeps everybody else waiting: what it takes is about a millisecond's work.
+_CALL_ITEMS: Final = 256
+_CALL_BYTES: Final = 256 * 1024
+
+_LEASE_MS: Final = 30_000  # what the script takes where it is told nothing
+
+
+def enqueue(
+    keys: Keyspace,
+    mint: Mint,
+    payload: bytes | str,
+    job_id: str | None,
+    delay_ms: int | None,
+    run_at_ms: int | None,
+) -> Plan[Receipt]:
+    data = blob("payload", payload)
+    when = due(delay_ms, run_at_ms)
+    if job_id is not None:
+        id = check_job_id(job_id)
+        return Receipt(id, (yield from _admit(keys, id, data, when)))
+    for _ in range(_MINTS):
+        id = mint.mint()
+        if (yield from _admit(keys, id, data, when)):
+            return Receipt(id, True)
+    raise _exhausted()
+
+
+def _admit(keys: Keyspace, id: str, payload: bytes, when: str | None) -> Plan[bool]:
+    reply = yield from ENQUEUE(row=keys.job_prefix + id, payload=payload, due=when)
+    match reply:
+        case 1:
+            return True
+        case 0:
+            return False
+        case _:
+            raise ENQUEUE.unexpected(reply)
+
+
+def enqueue_many(
+    keys: Keyspace, mint: Mint, items: Iterable[bytes | str | Item]
+) -> Plan[list[Receipt]]:
+    todo = [_Entry(item, mint) for item in items]
+    entries = todo
+    for _ in range(_MINTS):
+        if not todo:
+            return [Receipt(entry.id, entry.admitted) for entry in entries]
+        calls = list(_calls(todo))
+        flush: list[Command] = [
+            ENQUEUE_MANY.call(
+                base=keys.base,
+                items=[part for entry in call for part in (entry.id, entry.payload, entry.due)],
+            )
+            for call in calls
+        ]
+        _note_verdicts(calls, (yield flush))
+        todo = [entry for entry in todo if entry.minted and not entry.admitted]
+        for entry in todo:
+            entry.id = mint.mint()
+    raise _exhausted()
+
+
+class _Entry:
+    """One job of a bulk enqueue, on its way."""
+
+    __slots__ = ("admitted", "due", "id", "minted", "payload")
+
+    def __init__(self, item: bytes | str | Item, mint: Mint) -> None:
+        if not isinstance(item, Item):
+            item = Item(item)
+        self.payload = blob("payload", item.payload)
+        self.due = due(item.delay_ms, item.run_at_ms) or ""
+        self.minted = item.job_id is None
+        self.id = mint.mint() if item.job_id is None else check_job_id(item.job_id)
+        self.admitted = False
+
+
+def _calls(entries: list[_Entry]) -> Iterator[list[_Entry]]:
+    """Cut entries into what one call of the script takes."""
+    call: list[_Entry] = []
+    size = 0
+    for entry in entries:
+        if call and (len(call) == _CALL_ITEMS or size + len(entry.payload) > _CALL_BYTES):
+            yield call
+            call, size = [], 0
+        call.append(entry)
+        size += len(entry.payload)
+    if call:
+        yield call
+
+
+def _note_verdicts(calls: list[list[_Entry]], replies: list[Any]) -> None:
+    """Write down who was admitted; then raise the first error, if there was one."""
+    failed = None
+    for call, reply in zip(calls, replies, strict=True):
+        if type(reply) is ErrorReply:
+            failed = failed or reply
+        elif type(reply) is bytes and len(reply) == len(call) and not reply.strip(b"01"):
+            for entry, verdict in zip(call, reply, strict=True):
+                entry.admitted = verdict == ord("1")
+        else:
+            raise ENQUEUE_MANY.unexpected(reply)
+    if failed is not None:
+        admitted = sum(entry.admitted for call in calls for entry in call)
+        try:
+            ENQUEUE_MANY.reply(failed)
+        except Exception as error:
+            error.add_note(f"{admitted} of {sum(map(len, calls))} jobs were admitted")
+            raise
+
+
+def claim(keys: Keyspace, lease_ms: int) -> Plan[Job | None]:
+    whole("lease_ms", lease_ms, 1)
+    told = None if lease_ms == _LEASE_MS else lease_ms
+    while True:
+        reply = yield from CLAIM(base=keys.base, lease_ms=told)
+        if reply != 1:
+            return _claimed(keys, CLAIM, reply)
+
+
+def _claimed(keys: Keyspace, script: Transition, reply: Any) -> Job | None:
+    match reply:
+        case [bytes(id), bytes(payload), int(token)]:
+            return Job(id.decode(), payload, token, keys.queue)
+        case None:
+            return None
+        case [bytes(id), bytes(payload), int(token), bytes(group)]:
+            return Job(id.decode(), payload, token, keys.queue, group.decode())
+        case _:
+            raise script.unexpected(reply)
+
+
+def complete(
+    keys: Keyspace, job: Job | str, result: bytes | str | None, token: int | None
+) -> Plan[None]:
+    id, token = held(keys, job, token)
+    if result is not None:
+        result = blob("result", result)
+    reply = yield from COMPLETE(row=keys.job_prefix + id, token=token, result=result)
+    match reply:
+        case 1:
+            return
+        case 0:
+            raise JobGone(id)
+        case _:
+            raise COMPLETE.unexpected(reply)
+
+
+def complete_and_claim(
+    keys: Keyspace, job: Job | str, lease_ms: int, result: bytes | str | None, token: int | None
+) -> Plan[Job | None]:
+    id, token = held(keys, job, token)
+    whole("lease_ms", lease_ms, 1)
+    if result is not None:
+        result = blob("result", result)
+    reply = yield from COMPLETE_AND_CLAIM(
+        row=keys.job_prefix + id, token=token, lease_ms=lease_ms, result=result
+    )
+    match reply:
+        case 0:
+            raise JobGone(id)
+        case 1:
+            return (yield from claim(keys, lease_ms))
+        case _:
+            return _claimed(keys, COMPLETE_AND_CLAIM, reply)
+
+
+def retry(
+    keys: Keyspace,
+    job: Job | str,
+    delay_ms: int,
+    max_attempts: int,
+    error: bytes | str,
+    token: int | None,
+) -> Plan[str]:
+    id, token = held(keys, job, token)
+    reply = yield from RETRY(
+        row=keys.job_prefix + id,
+        token=token,
+        delay_ms=whole("delay_ms", delay_ms, 0),
+        max_attempts=whole("max_attempts", max_attempts, 1),
+        reason=blob("error", error),
+    )
+    return RETRY.word(reply, "scheduled", "dead")
+
+
+def _exhausted() -> EmqError:
+    return EmqError(
+        f"{_MINTS} minted ids in a row were taken already; "
+        "give each process a node of its own, and the mint a clock that moves"
+    )
+
+
+__all__ = ["claim", "complete", "complete_and_claim", "enqueue", "enqueue_many", "retry"]

@@ -1,0 +1,78 @@
+"""What the README shows is so: its code runs, its output and its figures are right."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.conftest import Server
+
+_README: Final = (Path(__file__).parents[1] / "README.md").read_text()
+_TABLE: Final = Path(__file__).parent / "data" / "bytes.json"
+_SERVER: Final = "valkey://127.0.0.1:6379"
+
+
+class Block(NamedTuple):
+    """A fenced block: its language and its text."""
+
+    language: str
+    text: str
+
+
+_BLOCKS: Final = [
+    Block(*found)
+    for found in re.findall(r"^```(\w*)\n(.*?)^```$", _README, re.DOTALL | re.MULTILINE)
+]
+
+
+def test_first_two_blocks_are_the_two_commands() -> None:
+    demo, tests = _BLOCKS[:2]
+    assert demo.language == tests.language == "sh"
+    assert demo.text.endswith(" .venv/bin/emq demo\n")
+    assert tests.text.endswith(" .venv/bin/python -m pytest\n")
+    assert demo.text.count("\n") == tests.text.count("\n") == 1
+
+
+def test_code_prints_what_is_shown(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.admin.delete(*server.admin.keys("emq:{orders}:*"), "no such key")
+    shown = [block.text for block in _BLOCKS if block.language == "text"]
+    code = [block.text for block in _BLOCKS if block.language == "python"]
+    assert len(code) == len(shown) == 3
+    for text, output in zip(code, shown, strict=True):
+        assert _SERVER in text
+        exec(compile(text.replace(_SERVER, server.url), "README.md", "exec"), {})
+        assert capsys.readouterr().out == output
+    # Nothing is left but the count of what was done.
+    assert server.admin.keys("emq:{orders}:*") == [b"emq:{orders}:metrics:completed"]
+
+
+def test_figures_are_those_of_the_table() -> None:
+    table = json.loads(_TABLE.read_text())
+    told = re.search(
+        r"([\d,]+) calls of a script of ([\d,]+) bytes send ([\d,]+) bytes by EVAL and ([\d,]+) by",
+        _README,
+    )
+    assert told is not None
+    written = table["rows"][0]["written"]
+    assert [int(number.replace(",", "")) for number in told.groups()] == [
+        table["calls"],
+        table["body"],
+        written["eval"],
+        written["evalsha"],
+    ]
+
+
+def test_modules_that_it_names_are_there() -> None:
+    root = Path(__file__).parents[1]
+    for name in re.findall(r"python -m ((?:tests|bench)[\w.]*)", _README):
+        path = root / name.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
+
+
+def test_it_is_two_screens_long() -> None:
+    assert len(_README.splitlines()) <= 120
+    assert max(map(len, _README.splitlines())) <= 110
