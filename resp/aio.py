@@ -440,14 +440,16 @@ class AsyncConnector:
             limit = self._loop.time() + self._options.connect_timeout
             self._dialling = self._loop.create_task(self._dial(limit))
             self._dialling.add_done_callback(self._dialled)
+        dialling = self._dialling
         try:
             async with asyncio.timeout_at(deadline if deadline < math.inf else None):
-                return await asyncio.shield(self._dialling)
+                return await asyncio.shield(dialling)
         except TimeoutError:
             raise ConnectFailed(f"no connection to {self._address} in time") from None
         except asyncio.CancelledError:
-            if self._closed:
-                raise Closed from None
+            task = asyncio.current_task()
+            if dialling.cancelled() and not (task is not None and task.cancelling()):
+                raise Closed from None  # `close` cancelled the dial, nobody cancelled this task
             raise
 
     def _dialled(self, task: asyncio.Task[_Link]) -> None:

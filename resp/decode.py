@@ -40,7 +40,11 @@ import enum
 import math
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import islice
+from operator import itemgetter, length_hint
+from struct import Struct
 from typing import Any, Final, NoReturn, TypeAlias
 
 from .errors import ProtocolError
@@ -75,8 +79,8 @@ class ErrorReply:
     message: str
 
     def __init__(self, code: str, message: str) -> None:
-        object.__setattr__(self, "code", code)
-        object.__setattr__(self, "message", message)
+        _set_code(self, code)
+        _set_message(self, message)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"an ErrorReply does not change; {name!r} was not set")
@@ -97,6 +101,10 @@ class ErrorReply:
 
     def __repr__(self) -> str:
         return f"ErrorReply(code={self.code!r}, message={self.message!r})"
+
+
+_set_code: Final = ErrorReply.__dict__["code"].__set__
+_set_message: Final = ErrorReply.__dict__["message"].__set__
 
 
 class Push:
@@ -165,6 +173,10 @@ class _Malformed(Exception):
 
 # Lines: from what stands between the type and CRLF to a reply.
 
+# The codes that most errors have need no match.
+_CODES: Final = frozenset(
+    {"ASK", "ERR", "LOADING", "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "READONLY", "WRONGTYPE"}
+)
 _CODE: Final = re.compile(r"[A-Z][A-Z0-9_]*(?!\S)")
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]*")
 _DOUBLE: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -173,6 +185,8 @@ _NAN: Final = re.compile(rb"-?(?:nan|NAN)(?:\([0-9A-Za-z_]*\))?")
 _INFINITIES: Final = {b"inf": math.inf, b"-inf": -math.inf}
 _BOOLS: Final = {b"t": True, b"f": False}
 _ESCAPE: Final = "surrogateescape"
+_STRAY: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
+_STRAY_TOLD: Final = "a CR or LF inside a line"
 
 # sys.set_int_max_str_digits() goes down to 640 digits; below that, int() of digits cannot fail.
 _SAFE_DIGITS: Final = 600
@@ -180,7 +194,7 @@ _SAFE_DIGITS: Final = 600
 
 def _simple(line: bytes) -> str:
     if b"\r" in line or b"\n" in line:
-        raise _Malformed("a CR or LF inside a line")
+        raise _Malformed(_STRAY_TOLD)
     return line.decode("utf-8", _ESCAPE)
 
 
@@ -189,11 +203,16 @@ def _error(line: bytes) -> ErrorReply:
 
 
 def _error_text(message: str) -> ErrorReply:
-    code = _CODE.match(message)
-    return ErrorReply(code[0] if code else "", message)
+    code = message.partition(" ")[0]
+    if code not in _CODES:
+        found = _CODE.match(message)
+        code = found[0] if found else ""
+    return ErrorReply(code, message)
 
 
 def _integer(line: bytes) -> int:
+    if line.isdigit() and len(line) < 19 and (line[0] != _ZERO or len(line) == 1):
+        return int(line)
     # int() alone takes " 5", "1_000" and, from a str, Arabic digits.
     if not _INTEGER.fullmatch(line):
         raise _Malformed("not an integer")
@@ -260,12 +279,14 @@ def _itself(items: list[Reply]) -> list[Reply]:
 
 
 def _pairs(items: list[Reply]) -> dict[Reply, Reply] | Pairs:
-    keys, values = items[::2], items[1::2]
+    rest = iter(items)
     try:
-        found = dict(zip(keys, values, strict=True))
+        found = dict(zip(rest, rest, strict=True))
     except TypeError:
         found = {}
-    return found if len(found) == len(keys) else Pairs(zip(keys, values, strict=True))
+    if 2 * len(found) == len(items):
+        return found
+    return Pairs(zip(items[::2], items[1::2], strict=True))
 
 
 def _members(items: list[Reply]) -> set[Reply] | list[Reply]:
@@ -277,11 +298,16 @@ def _members(items: list[Reply]) -> set[Reply] | list[Reply]:
 
 
 def _push(items: list[Reply]) -> Push:
-    kind: str | bytes = items.pop(0)
-    return Push(kind if isinstance(kind, str) else kind.decode("utf-8", _ESCAPE), items)
+    kind, *rest = items
+    if isinstance(kind, bytes):
+        kind = kind.decode("utf-8", _ESCAPE)
+    elif not isinstance(kind, str):
+        raise _Malformed("a push whose kind is no string")
+    return Push(kind, rest)
 
 
 _MINUS: Final = ord("-")
+_ZERO: Final = ord("0")
 _CR: Final = ord("\r")
 _LF: Final = ord("\n")
 _BULK: Final = ord("$")
@@ -292,6 +318,7 @@ _SET: Final = ord("~")
 _PUSH: Final = ord(">")
 _ATTRIBUTE: Final = ord("|")
 _CHUNK: Final = ord(";")
+_COLON: Final = ord(":")
 _END: Final = ord(".")
 
 _LINES: Final[dict[int, Callable[[bytes], Reply]]] = {
@@ -324,15 +351,56 @@ _WIDTH: Final = {_ARRAY: 1, _MAP: 2, _SET: 1, _PUSH: 1, _ATTRIBUTE: 2}
 
 _LENGTH: Final = re.compile(rb"0|[1-9][0-9]*")
 _LENGTH_DIGITS: Final = 20  # more than any limit has, and few enough for int() to be quick
-_STRAY: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
-_STRAY_TOLD: Final = "a CR or LF inside a line"
 
 _STREAM: Final = -1  # the length `?`; and items left of an aggregate that has no length
 _NULL: Final = -2  # the length -1
 _TOP: Final = 0  # the kind of what no aggregate is around
-_LARGE_BLOB: Final = 16 * 1024
-_SMALL_PART: Final = 1024
-_JOINED_PART: Final = 64 * 1024
+
+# Pieces that are waiting, in bytes.
+_SMALL_PIECE: Final = 1024  # below this, the object around a piece is too much of its memory
+_JOINED_PIECES: Final = 64 * 1024  # small pieces put together in one object
+_LARGE_BLOB: Final = 1024  # from this on, a blob is joined apart from what follows it
+
+# What the bursts know by heart. A line found in these tables is well formed, and none of its
+# numbers is above a limit: a decoder with lower limits does without bursts.
+_TABLED: Final = 1024
+_BULKS: Final = {b"$%d" % size: size for size in range(_TABLED)}
+_BULK_HEADERS: Final = tuple(_BULKS)
+_NO_BLOB: Final = bytes(_TABLED)  # fits no header in the table
+_SCALARS: Final[dict[bytes, Reply]] = {
+    **{b":%d" % number: number for number in range(-1, _TABLED)},
+    **{b"+" + text.encode(): text for text in ("OK", "QUEUED", "PONG")},
+    b"$-1": None,
+    b"*-1": None,
+    b"_": None,
+    b"#t": True,
+    b"#f": False,
+}
+_SCALAR_REPLIES: Final = {line + b"\r\n": value for line, value in _SCALARS.items()}
+_LONGEST_SCALAR: Final = max(map(len, _SCALAR_REPLIES))
+_OPENERS: Final = {
+    b"%c%d" % (kind, count): (kind, count * _WIDTH[kind])
+    for kind in (_ARRAY, _MAP, _SET, _PUSH)
+    for count in range(kind == _PUSH, _TABLED // _WIDTH[kind] + 1)
+}
+
+# Bytes that a burst looks at. More are worth splitting as long as bursts succeed; what a failed one
+# has cost is made up for by tokens taken without trying.
+_WINDOW: Final = 2 * 1024
+_WIDEST_WINDOW: Final = 32 * 1024
+_WORTH_A_BURST: Final = 256
+_LONGEST_SKIP: Final = 16  # tokens
+_HEADER: Final = 24  # any header with its CRLF, and most lines
+_ONE_SHOT: Final = 4 * 1024  # a chunk that is read at one go
+_EQUAL_BULK: Final = 4 * 1024  # bulks up to this size are taken many at once if sizes are equal
+_LARGE_BULK: Final = 512  # from this size on, looking for CRLFs in a bulk costs more than it saves
+
+_LINE_RUNS: Final = (64, 8, 1)  # equal lines compared at once
+_LONGEST_EQUAL_LINE: Final = 256
+_BULK_RUNS: Final = (64, 16, 4)  # equal headers compared at once
+_COLUMN: Final = 16  # tokens or rows that are worth reading as a column
+_MANY_TOKENS: Final = 96
+_ROW_TOKENS: Final = 48  # more than a row has that is worth it
 
 _Frame: TypeAlias = tuple[list[Reply], int, int]
 """An open aggregate: its items, how many are missing, its type. The outermost is the replies."""
@@ -357,24 +425,25 @@ class Decoder:
         "_dangling",
         "_fault",
         "_have",
+        "_idle",
         "_in_line",
         "_items",
         "_kind",
         "_left",
+        "_max_bulk",
+        "_max_depth",
+        "_max_elements",
+        "_max_line",
         "_need",
         "_notes",
         "_out",
         "_parts",
         "_push_at",
         "_queue",
-        "_returned",
+        "_quick",
         "_stack",
         "_text",
         "attributes",
-        "max_bulk",
-        "max_depth",
-        "max_elements",
-        "max_line",
     )
 
     attributes: dict[Reply, Reply] | Pairs | None
@@ -388,11 +457,16 @@ class Decoder:
         max_elements: int = 2**24,
         max_depth: int = 128,
     ) -> None:
-        self.max_bulk = max_bulk
-        self.max_line = max_line
-        self.max_elements = max_elements
-        self.max_depth = max_depth
+        self._max_bulk = max_bulk
+        self._max_line = max_line
+        self._max_elements = max_elements
+        self._max_depth = max_depth
         self.attributes = None
+        # The tables of the bursts hold no number above any limit, so that they need not compare.
+        self._quick = (
+            max_bulk >= _EQUAL_BULK and max_elements >= _TABLED and max_line >= _WIDEST_WINDOW
+        )
+        self._idle = self._quick  # whether a reply that comes whole can be taken by itself
 
         self._parts: list[bytes | bytearray] = []  # unread bytes, from the start of a token
         self._have = 0  # bytes in _parts
@@ -403,14 +477,13 @@ class Decoder:
 
         self._out: list[Reply] = []  # complete replies that nobody took yet
         self._queue: deque[Reply] = deque()  # what next() took and did not return yet
-        self._returned = 0
         self._items = self._out  # of the innermost open aggregate
         self._left = _STREAM  # items that it misses
         self._kind = _TOP
         self._stack: list[_Frame] = []  # what is around it
         self._text: bytearray | None = None  # the streamed string that is open
         self._push_at = 0  # offset of the push that is open
-        self._notes: dict[int, list[Reply]] = {}  # attributes, by number of the reply they precede
+        self._notes: dict[int, list[Reply]] = {}  # attributes, by place of the reply among those
         self._dangling: tuple[list[Reply], int] | None = None  # the place after an inner attribute
         self._fault: tuple[str, int] | None = None
 
@@ -421,18 +494,23 @@ class Decoder:
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take what was received. A bytearray or memoryview is copied and may be used again."""
-        if self._fault is not None:
+        if self._parts or type(data) is not bytes or self._fault is not None:
+            self._keep(bytes(data))
+        elif data:
+            self._parts.append(data)
+            self._have = len(data)
+
+    def _keep(self, data: bytes) -> None:
+        if not data or self._fault is not None:
             return
-        if type(data) is not bytes:
-            data = bytes(data)
         parts = self._parts
         self._have += len(data)
         if self._in_line and (b"\n" in data or b"\r" in data):
             self._need = 0
-        if parts and len(data) < _SMALL_PART:
+        if parts and len(data) < _SMALL_PIECE:
             # An object for every few bytes would take many times the memory of the bytes.
             last = parts[-1]
-            if type(last) is bytearray and len(last) < _JOINED_PART:
+            if type(last) is bytearray and len(last) < _JOINED_PIECES:
                 last += data
             else:
                 parts.append(bytearray(data))
@@ -447,16 +525,13 @@ class Decoder:
         """
         queue = self._queue
         if not queue:
-            if self._have >= self._need:
-                self._run()
-            queue.extend(self._out)
-            self._out.clear()
+            queue.extend(self._gather())
         self.attributes = None
         if queue:
-            self._returned += 1
+            reply = queue.popleft()
             if self._notes:
-                self._note()
-            return queue.popleft()
+                self._note(1)
+            return reply
         if self._fault is not None:
             raise ProtocolError(*self._fault)
         return NEED_DATA
@@ -467,37 +542,73 @@ class Decoder:
         Raises:
             ProtocolError: None is, and what follows is not RESP.
         """
-        if self._have >= self._need:
-            self._run()
-        replies = [*self._queue, *self._out]
+        parts = self._parts
+        if self._idle and len(parts) < 2:
+            self.attributes = None
+            if not parts:
+                return []
+            replies = _one_shot(parts[0], self._max_bulk, self._max_depth)
+            if replies:
+                parts.clear()
+                self._base += self._have
+                self._have = 0
+                return replies
+        replies = [*self._queue, *self._gather()]
         self._queue.clear()
-        self._out.clear()
         self.attributes = None
         if replies:
-            self._returned += len(replies)
             if self._notes:
-                self._note()
+                self._note(len(replies))
         elif self._fault is not None:
             raise ProtocolError(*self._fault)
+        self._idle = self._quick and not (
+            self._stack or self._parts or self._notes or self._fault or self._text is not None
+        )
         return replies
 
-    def _note(self) -> None:
-        """Show the attributes of the reply that is returned, and forget those before it."""
-        for number in [number for number in self._notes if number <= self._returned]:
-            items = self._notes.pop(number)
-            if number == self._returned:
-                self.attributes = _pairs(items)
+    def _gather(self) -> list[Reply]:
+        """Answer the replies that what was fed completes, as far as none was answered before."""
+        if self._have < self._need:
+            return []
+        self._idle = False
+        self._run()
+        found = self._out[:]
+        self._out.clear()
+        return found
+
+    def _note(self, count: int) -> None:
+        """Show the attributes of the last of `count` replies, and forget those before it."""
+        items = self._notes.pop(count - 1, None)
+        if items is not None:
+            self.attributes = _pairs(items)
+        self._notes = {at - count: items for at, items in self._notes.items() if at >= count}
 
     def _run(self) -> None:
         """Take every token that is complete."""
         position = 0
         try:
-            buffer = self._join()
+            buffer, position = self._join()
             end = len(buffer)
             self._need = 1
             self._in_line = False
             self._blob = None
+            window = _WINDOW
+            misses = skip = 0
             while position < end:
+                if skip:
+                    skip -= 1
+                elif self._quick:
+                    before = position
+                    position = self._burst(buffer, position, window)
+                    if position - before >= _WORTH_A_BURST:
+                        window = min(window * 4, _WIDEST_WINDOW)
+                        misses = 0
+                        continue
+                    window = _WINDOW
+                    misses += 1
+                    skip = min(misses, _LONGEST_SKIP)
+                    if position == end:
+                        break
                 after = self._take(buffer, position)
                 if not after:
                     self._parts.append(buffer[position:])
@@ -510,22 +621,22 @@ class Decoder:
         self._base += position
         self._have = end - position
 
-    def _join(self) -> bytes:
+    def _join(self) -> tuple[bytes, int]:
+        """Answer what was fed as one buffer, and where in it the first token starts."""
         parts, self._parts = self._parts, []
         if len(parts) == 1:
-            return bytes(parts[0])
+            return bytes(parts[0]), 0
         if self._blob is not None:
-            # A large blob is joined without its header and CRLF, which saves cutting it out.
+            # A blob that ends in the last part is joined by itself, and the rest is not copied.
             header, length = self._blob
-            last = memoryview(parts[-1])
+            last = bytes(parts[-1])
             cut = len(last) - (self._have - header - length)
-            if cut >= 0 and bytes(last[cut : cut + 2]) == b"\r\n":
-                first = memoryview(parts[0])[header:]
-                blob = b"".join((first, *parts[1:-1], last[:cut]))
-                self._base += header + length + 2
-                self._add(blob)
-                return bytes(last[cut + 2 :])
-        return b"".join(parts)
+            if cut >= 0 and last.startswith(b"\r\n", cut):
+                head = memoryview(parts[0])[header:]
+                self._add(b"".join((head, *parts[1:-1], memoryview(last)[:cut])))
+                self._base += self._have - len(last)
+                return last, cut + 2
+        return b"".join(parts), 0
 
     def _fail(self, message: str, offset: int) -> None:
         """End the stream, and let go of everything but the replies before the fault."""
@@ -547,11 +658,11 @@ class Decoder:
         if (
             self._left < 0
             and self._kind != _TOP
-            and len(self._items) >= self.max_elements
+            and len(self._items) >= self._max_elements
             and mark not in _NO_ITEM
         ):
             raise _Malformed("more items than max_elements")
-        eol = buffer.find(b"\r\n", position + 1, position + self.max_line + 3)
+        eol = buffer.find(b"\r\n", position + 1, position + self._max_line + 3)
         if eol < 0:
             self._wait_for_line(buffer, position)
             return 0
@@ -578,14 +689,14 @@ class Decoder:
     def _wait_for_line(self, buffer: bytes, position: int) -> None:
         """Look at a line that has no end yet, and say what would make another look worth while."""
         start = position + 1
-        stray = _STRAY.search(buffer, start, start + self.max_line + 2)
-        if stray and stray.start() <= start + self.max_line:
+        stray = _STRAY.search(buffer, start, start + self._max_line + 2)
+        if stray and stray.start() <= start + self._max_line:
             raise _Malformed(_STRAY_TOLD, stray.start())
         ends_in_cr = len(buffer) > start and buffer[-1] == _CR
-        if len(buffer) - start - ends_in_cr > self.max_line:
-            raise _Malformed("a line of more than max_line bytes", start + self.max_line)
+        if len(buffer) - start - ends_in_cr > self._max_line:
+            raise _Malformed("a line of more than max_line bytes", start + self._max_line)
         self._in_line = not ends_in_cr
-        self._need = len(buffer) - position + 1 if ends_in_cr else self.max_line + 2
+        self._need = len(buffer) - position + 1 if ends_in_cr else self._max_line + 2
 
     def _take_blob(self, buffer: bytes, position: int, start: int, mark: int, length: int) -> int:
         if length == _NULL:
@@ -598,7 +709,7 @@ class Decoder:
             text, self._text = self._text, None
             self._add(bytes(text or b""))
             return start
-        if length + len(self._text or b"") > self.max_bulk:
+        if length + len(self._text or b"") > self._max_bulk:
             raise _Malformed("a blob of more than max_bulk bytes")
         if mark == _VERBATIM and length < 4:
             raise _Malformed("a verbatim string without a format")
@@ -631,9 +742,9 @@ class Decoder:
                 raise _Malformed("a push without a kind")
             self._push_at = self._base + position
         left = length if length == _STREAM else length * _WIDTH[mark]
-        if left > self.max_elements:
+        if left > self._max_elements:
             raise _Malformed("more items than max_elements")
-        if len(self._stack) >= self.max_depth:
+        if len(self._stack) >= self._max_depth:
             raise _Malformed("more aggregates inside each other than max_depth")
         self._stack.append((self._items, self._left, self._kind))
         self._items, self._left, self._kind = [], left, mark
@@ -654,6 +765,154 @@ class Decoder:
             raise _Malformed("a key without its value")
         self._close()
 
+    # Bursts: many tokens at once, where the bytes are as they are nearly always. A burst takes only
+    # what the plain path would take, token for token, and stops before anything else.
+
+    def _burst(self, buffer: bytes, position: int, window: int) -> int:
+        """Take tokens as far as they are alike or plain. Answer where it stopped."""
+        if self._text is not None or (self._left < 0 and self._kind != _TOP):
+            return position
+        eol = buffer.find(b"\r\n", position, position + _HEADER)
+        line = buffer[position:eol] if eol > 0 else b""
+        while line in _OPENERS and _OPENERS[line][1] > _MANY_TOKENS:
+            # It is likely to end after the window, which would then be read for nothing.
+            self._open(line[0], _OPENERS[line][1] // _WIDTH[line[0]], position)
+            position = eol + 2
+            eol = buffer.find(b"\r\n", position, position + _HEADER)
+            if eol < 0:
+                return position
+            line = buffer[position:eol]
+        after = position
+        if buffer[position] in _LINES:
+            after = self._burst_of_equal_lines(buffer, position)
+        elif buffer[position] == _BULK:
+            size = _bulk_size(line)
+            if 0 <= size <= _EQUAL_BULK:
+                after = self._burst_of_bulks(buffer, position, eol + 2, size)
+            if after == position and size >= _LARGE_BULK:
+                return self._burst_of_large_bulks(buffer, position)
+        elif line not in _OPENERS:
+            return position
+        if after > position:
+            return after
+        if 0 < self._left < _MANY_TOKENS:
+            window = _WINDOW  # what follows may be of another kind
+        return self._burst_of_tokens(buffer, position, window)
+
+    def _burst_of_equal_lines(self, buffer: bytes, position: int) -> int:
+        """Take lines that are all the same. Their value is shared; none of them can change."""
+        after = buffer.find(b"\r\n", position, position + _LONGEST_EQUAL_LINE) + 2
+        if after < 2:
+            return position
+        line = buffer[position:after]
+        if not buffer.startswith(line, after):
+            return position
+        try:
+            value = _LINES[line[0]](line[1:-2])
+        except _Malformed:
+            return position
+        room = self._left if self._left > 0 else len(buffer)
+        start = position
+        for width in _LINE_RUNS:
+            pattern = line * width
+            while width <= room and buffer.startswith(pattern, position):
+                position += len(pattern)
+                room -= width
+        self._extend([value] * ((position - start) // len(line)))
+        return position
+
+    def _burst_of_bulks(self, buffer: bytes, position: int, after: int, size: int) -> int:
+        """Take bulks of one size, or of two in turn, if their headers are where they should be."""
+        first = buffer[position:after]
+        stride = after - position + size + 2
+        sizes: tuple[int, ...] = (size,)
+        between: tuple[bytes, ...] = (b"\r\n" + first,)
+        if not buffer.startswith(first, position + stride):
+            after = buffer.find(b"\r\n", position + stride, position + stride + _HEADER) + 2
+            second = buffer[position + stride : after]
+            size = _bulk_size(second[:-2])
+            if not 0 <= size <= _EQUAL_BULK:
+                return position
+            stride += len(second) + size + 2
+            sizes = (*sizes, size)
+            between = (b"\r\n" + second, *between)
+        lengths = tuple(map(len, between))
+        items = self._items
+        before = len(items)
+        room = (self._left if self._left > 0 else len(buffer)) // len(sizes)
+        for width in _BULK_RUNS:
+            span = stride * width
+            if width > room or not buffer.startswith(first, position + span - stride):
+                continue  # before a layout is made for nothing
+            cells = _cells(sizes, lengths, width)
+            expected = (between * width)[:-1]
+            while (
+                width <= room
+                and buffer.startswith(first, position)
+                and buffer.startswith(b"\r\n", position + span - 2)
+            ):
+                row = cells.unpack_from(buffer, position + len(first))
+                if row[1::2] != expected:
+                    break
+                items += row[::2]
+                position += span
+                room -= width
+        self._left -= len(items) - before
+        if not self._left:
+            self._close()
+        return position
+
+    def _burst_of_large_bulks(self, buffer: bytes, position: int) -> int:
+        """Take bulks that are too large to be worth looking for a CRLF in."""
+        room = self._left if self._left > 0 else len(buffer)
+        found: list[Reply] = []
+        while len(found) < room:
+            eol = buffer.find(b"\r\n", position, position + _HEADER)
+            digits = buffer[position + 1 : eol]
+            if eol < 0 or buffer[position] != _BULK or not digits.isdigit() or len(digits) > 18:
+                break
+            size = int(digits)
+            stop = eol + 2 + size
+            if (
+                digits[0] == _ZERO
+                or not _LARGE_BULK <= size <= self._max_bulk
+                or not buffer.startswith(b"\r\n", stop)
+            ):
+                break
+            found.append(buffer[eol + 2 : stop])
+            position = stop + 2
+        if found:
+            self._extend(found)
+        return position
+
+    def _extend(self, values: list[Reply]) -> None:
+        self._items += values
+        self._left -= len(values)
+        if not self._left:
+            self._close()
+
+    def _burst_of_tokens(self, buffer: bytes, position: int, window: int) -> int:
+        """Take what the CRLFs of the next few KiB separate, as long as nothing holds one itself."""
+        stop = buffer.rfind(b"\r\n", position, position + window)
+        if stop < 0:
+            return position
+        tokens = buffer[position:stop].split(b"\r\n")
+        missing = len(tokens)
+        if missing > _COLUMN:
+            blobs = _column(tokens, 0, self._left if self._left > 0 else missing)
+            if blobs:
+                self._extend(blobs)
+                del tokens[: 2 * len(blobs)]
+                missing -= 2 * len(blobs)
+        if self._left > 0 or self._kind == _TOP:
+            depth = self._max_depth - len(self._stack)
+            values, used = _walk(tokens, self._left, depth)
+            if values:
+                self._extend(values)
+                del tokens[:used]
+                missing -= used
+        return stop + 2 - sum(map(len, tokens)) - 2 * missing
+
     def _add(self, value: Reply) -> None:
         self._items.append(value)
         self._left -= 1
@@ -668,9 +927,10 @@ class Decoder:
             if kind == _ATTRIBUTE:
                 self._attribute(items)
                 return
-            if kind == _PUSH and not isinstance(items[0], str | bytes):
-                raise _Malformed("a push whose kind is no string", self._push_at - self._base)
-            self._items.append(_AGGREGATES[kind](items))
+            try:
+                self._items.append(_AGGREGATES[kind](items))
+            except _Malformed as malformed:  # a push, and so not inside anything
+                raise _Malformed(malformed.message, self._push_at - self._base) from None
             self._left -= 1
             if self._left:
                 return
@@ -679,8 +939,222 @@ class Decoder:
         if self._stack:
             self._dangling = self._items, len(self._items)
         else:
-            number = self._returned + len(self._queue) + len(self._out) + 1
-            self._notes.setdefault(number, []).extend(items)
+            self._notes.setdefault(len(self._queue) + len(self._out), []).extend(items)
+
+
+def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Reply]:
+    """Answer the replies in `data` if it holds whole ones alone, and plain ones, else none."""
+    if type(data) is not bytes:
+        return []
+    if len(data) <= _LONGEST_SCALAR and data in _SCALAR_REPLIES:
+        return [_SCALAR_REPLIES[data]]
+    if data[0] == _BULK:
+        eol = data.find(b"\r\n", 1, _HEADER)
+        size = _bulk_size(data[:eol]) if eol > 0 else -1
+        if (
+            size >= 0
+            and len(data) == eol + size + 4
+            and size <= max_bulk
+            and data.endswith(b"\r\n")
+        ):
+            return [data[eol + 2 : -2]]
+    if len(data) > _ONE_SHOT:
+        return []
+    tokens = data.split(b"\r\n")
+    if tokens.pop():
+        return []
+    values, used = _walk(tokens, -1, max_depth)
+    return values if used == len(tokens) else []
+
+
+def _bulk_size(line: bytes) -> int:
+    """Answer the size of the bulk that a whole line announces, or -1."""
+    digits = line[1:]
+    if digits.isdigit() and line[0] == _BULK and (digits[0] != _ZERO or digits == b"0"):
+        return int(digits) if len(digits) < 19 else -1
+    return -1
+
+
+def _walk(tokens: list[bytes], room: int, max_depth: int) -> tuple[list[Reply], int]:
+    """Read tokens, as far as they are what CRLFs separate, into at most `room` values.
+
+    Returns:
+        The values that are complete, and the number of tokens that they took.
+    """
+    values: list[Reply] = []
+    items, left, kind = values, room, _TOP
+    stack: list[_Frame] = []
+    total = len(tokens)
+    rest = iter(tokens)
+    tries = 2 if total >= _MANY_TOKENS else 0
+    opened = unread = 0
+    for token in rest:
+        if token in _BULKS:
+            blob = next(rest, _NO_BLOB)
+            if len(blob) != _BULKS[token]:
+                unread = 1 if blob is _NO_BLOB else 2
+                break
+            items.append(blob)
+        elif token in _SCALARS:
+            items.append(_SCALARS[token])
+        elif token in _OPENERS:
+            inner, size = _OPENERS[token]
+            if (
+                size > length_hint(rest)
+                or len(stack) >= max_depth
+                or (inner == _PUSH and (stack or left >= 0))
+            ):
+                unread = 1
+                break
+            rows: list[Reply] = []
+            if tries and (left < 0 or left > _COLUMN):
+                tries -= 1
+                start = total - length_hint(rest) - 1
+                rows, used = _rows(tokens, start, left, max_depth - len(stack))
+            if rows:
+                tries += 1
+                items += rows
+                left -= len(rows)
+                deque(islice(rest, used - 1), maxlen=0)
+            else:
+                if not stack:
+                    opened = length_hint(rest) + 1
+                stack.append((items, left, kind))
+                items = []
+                kind, left = inner, size
+                if left > _COLUMN:
+                    blobs = _column(tokens, total - length_hint(rest), left)
+                    items += blobs
+                    left -= len(blobs)
+                    deque(islice(rest, 2 * len(blobs)), maxlen=0)
+            if left:
+                continue
+            left = 1  # which the next line makes 0
+        else:
+            mark = token[0] if token else 0
+            line = token[1:]
+            if mark == _COLON and len(line) < 19 and line.isdigit() and line[0] != _ZERO:
+                items.append(int(line))
+            elif mark in _LINES:
+                try:
+                    items.append(_LINES[mark](line))
+                except _Malformed:
+                    unread = 1
+                    break
+            else:
+                unread = 1
+                break
+        left -= 1
+        if left:
+            continue
+        while stack and not left:
+            if kind == _PUSH and not isinstance(items[0], str | bytes):
+                return values, total - opened
+            value = items if kind == _ARRAY else _AGGREGATES[kind](items)
+            items, left, kind = stack.pop()
+            items.append(value)
+            left -= 1
+        if not left:
+            break
+    if stack:
+        return values, total - opened
+    return values, total - length_hint(rest) - unread
+
+
+def _rows(tokens: list[bytes], start: int, room: int, max_depth: int) -> tuple[list[Reply], int]:
+    """Read arrays that follow each other and have one layout, a column at a time.
+
+    Returns:
+        The arrays, at most `room`, and the number of tokens that they took; none if the first two
+        differ.
+    """
+    first, stride = _walk(tokens[start : start + _ROW_TOKENS], 1, max_depth)
+    if not first or tokens[start + stride : start + stride + 1] != [tokens[start]]:
+        return [], 0
+    most = (len(tokens) - start) // stride
+    if room > 0:
+        most = min(most, room)
+    found: list[Reply] = []
+    width = _COLUMN
+    while width <= most - len(found):
+        begin = start + len(found) * stride
+        rows = _block(tokens, begin, begin + width * stride, stride)
+        if not rows:
+            break
+        found += rows
+        width = max(2, min(4 * width, most - len(found)))
+    return found, len(found) * stride
+
+
+def _block(tokens: list[bytes], start: int, stop: int, stride: int) -> list[Reply]:
+    """Read rows that look like the one at `start`; none if one of them does not."""
+    columns: list[list[Reply]] = []
+    left = _STREAM
+    stack: list[tuple[list[list[Reply]], int]] = []
+    places = iter(range(start, start + stride))
+    for place in places:
+        heads = tokens[place:stop:stride]
+        head = heads[0]
+        if head in _BULKS:
+            blobs = tokens[next(places) : stop : stride]
+            if not _fit(heads, blobs):
+                return []
+            columns.append(blobs)
+        elif head[0] == _ARRAY and head in _OPENERS:
+            left_inside = _OPENERS[head][1]
+            if not left_inside or heads.count(head) != len(heads):
+                return []
+            stack.append((columns, left))
+            columns, left = [], left_inside
+            continue
+        else:
+            try:
+                columns.append(
+                    [
+                        _SCALARS[line] if line in _SCALARS else _LINES[line[0]](line[1:])
+                        for line in heads
+                    ]
+                )
+            except (KeyError, IndexError, _Malformed):
+                return []
+        left -= 1
+        while not left:
+            rows = list(map(list, zip(*columns, strict=True)))
+            columns, left = stack.pop()
+            columns.append(rows)
+            left -= 1
+    return columns[0]
+
+
+def _column(tokens: list[bytes], start: int, count: int) -> list[bytes]:
+    """Answer the bulks that follow each other in `tokens`, at most `count`, as far as all fit."""
+    if len(tokens) <= start + 3 or tokens[start] not in _BULKS or tokens[start + 2] not in _BULKS:
+        return []
+    blobs = tokens[start + 1 : start + 2 * count : 2]
+    headers = tokens[start : start + 2 * len(blobs) : 2]
+    return blobs if _fit(headers, blobs) else list(_fitting(headers, blobs))
+
+
+def _fit(headers: list[bytes], blobs: list[bytes]) -> bool:
+    """Say whether all headers, two or more, announce the bulks they precede."""
+    try:
+        return headers == list(itemgetter(*map(len, blobs))(_BULK_HEADERS))
+    except IndexError:
+        return False
+
+
+def _fitting(headers: list[bytes], blobs: list[bytes]) -> Iterator[bytes]:
+    for header, blob in zip(headers, blobs, strict=True):
+        if _BULKS.get(header) != len(blob):
+            return
+        yield blob
+
+
+@lru_cache(maxsize=64)
+def _cells(sizes: tuple[int, ...], between: tuple[int, ...], width: int) -> Struct:
+    """Lay out `width` times bulks of these sizes; the last has nothing after it."""
+    cells = [cell for pair in zip(sizes, between, strict=True) for cell in pair] * width
+    return Struct("".join(f"{cell}s" for cell in cells[:-1]))
 
 
 def _length(line: bytes, mark: int) -> int:

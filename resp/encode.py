@@ -22,8 +22,9 @@ Arg: TypeAlias = bytes | bytearray | memoryview | str | int | float
 
 # Every piece of a command but its last CRLF starts with the CRLF of the piece before it, so that an
 # argument is two pieces, and a small int is one.
+_PLAIN: Final = 10**18
+_SHORT: Final = 16
 _SMALL: Final = 1024
-_COUNTS: Final = tuple(b"*%d" % count for count in range(64))
 _SIZES: Final = tuple(b"\r\n$%d\r\n" % size for size in range(_SMALL))
 _INTS: Final = {
     number: b"\r\n$%d\r\n%d" % (len(b"%d" % number), number) for number in range(-1, _SMALL)
@@ -41,12 +42,9 @@ def encode_command(*args: Arg) -> bytes:
         EncodeTypeError: An argument is not bytes, str, int or float.
         EncodeValueError: There is no argument, or a str holds a lone surrogate.
     """
-    count = len(args)
-    if not count:
+    if not args:
         raise EncodeValueError("a command needs at least its name")
-    pieces = [_COUNTS[count] if count < 64 else b"*%d" % count]
-    _append(pieces, args, 0)
-    return b"".join(pieces)
+    return _encode_after_nothing(args)
 
 
 def encode_commands(commands: Iterable[Sequence[Arg]]) -> bytes:
@@ -80,10 +78,13 @@ class Head:
     __slots__ = ("_count", "_encoded", "_starts")
 
     def __init__(self, *args: Arg) -> None:
-        self._count = len(args)
         encoded = encode_command(*args)
-        self._encoded = encoded[encoded.index(b"\r\n") : -2]
-        self._starts: dict[int, bytes] = {}
+        self._set(len(args), encoded[encoded.index(b"\r\n") : -2])
+
+    def _set(self, count: int, encoded: bytes) -> None:
+        self._count = count
+        self._encoded = encoded
+        self._starts = tuple(b"*%d%b" % (count + tail, encoded) for tail in range(_SHORT))
 
     def encode(self, tail: Sequence[Arg]) -> bytes:
         """Encode the command that starts with this head and goes on with `tail`.
@@ -92,37 +93,40 @@ class Head:
             EncodeError: As `encode_command` does; positions count from the command's name.
         """
         count = len(tail)
-        pieces = [self._starts.get(count) or self._start(count)]
-        _append(pieces, tail, self._count)
+        if count < _SHORT:
+            pieces = [self._starts[count]]
+        else:
+            pieces = [b"*%d%b" % (self._count + count, self._encoded)]
+        text: bytes
+        try:
+            for arg in tail:
+                if type(arg) is str:
+                    text = arg.encode()
+                elif type(arg) is bytes:
+                    text = arg
+                elif type(arg) is int:
+                    if arg in _INTS:
+                        pieces.append(_INTS[arg])
+                        continue
+                    text = b"%d" % arg if -_PLAIN < arg < _PLAIN else _int(arg)
+                else:
+                    text = _text(arg)
+                size = len(text)
+                pieces += (_SIZES[size] if size < _SMALL else b"\r\n$%d\r\n" % size, text)
+        except (EncodeError, UnicodeEncodeError):
+            _refuse(tail, self._count)
+            raise  # unless an argument changed while it was looked at
+        pieces.append(b"\r\n")
         return b"".join(pieces)
 
-    def _start(self, count: int) -> bytes:
-        start = b"*%d%b" % (self._count + count, self._encoded)
-        if count < 64:
-            self._starts[count] = start
-        return start
+
+def _nothing() -> Head:
+    head = Head.__new__(Head)
+    head._set(0, b"")
+    return head
 
 
-def _append(pieces: list[bytes], args: Sequence[Arg], before: int) -> None:
-    """Append the arguments, and the CRLF that ends the command, to `pieces`."""
-    text: bytes
-    try:
-        for arg in args:
-            if type(arg) is str:
-                text = arg.encode()
-            elif type(arg) is bytes:
-                text = arg
-            elif type(arg) is int and arg in _INTS:
-                pieces.append(_INTS[arg])
-                continue
-            else:
-                text = _text(arg)
-            size = len(text)
-            pieces += (_SIZES[size] if size < _SMALL else b"\r\n$%d\r\n" % size, text)
-    except (EncodeError, UnicodeEncodeError):
-        _refuse(args, before)
-        raise  # unless an argument changed while it was looked at
-    pieces.append(b"\r\n")
+_encode_after_nothing: Final = _nothing().encode
 
 
 def _refuse(args: Sequence[Arg], before: int) -> None:

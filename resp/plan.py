@@ -17,7 +17,7 @@ and `AsyncConnector.run` drive plans; a plan never knows which.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from .encode import Arg, encode_command
 from .errors import EncodeTypeError, RefusedCommand, RespError
@@ -26,7 +26,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-@runtime_checkable
 class Call(Protocol):
     """A command that is not a tuple: it has a name, and knows its own bytes."""
 
@@ -115,10 +114,11 @@ def frame(command: Command) -> bytes:
         if not known:
             check_name(command)
         return encode_command(*command)
+    own = getattr(command, "frame", None)
+    if own is not None:
+        return own()  # type: ignore[no-any-return]
     if isinstance(command, list):
         return frame(tuple(command))
-    if isinstance(command, Call):
-        return command.frame()
     raise EncodeTypeError(
         f"a command is a tuple of arguments or a script call, not {type(command).__name__}"
     )
@@ -149,12 +149,12 @@ def encode_slices(commands: list[Command], max_pending: int) -> list[tuple[bytes
 
 def boot_frame(command: Command) -> bytes:
     """The bytes of a command of the boot sequence, where nothing is refused."""
-    return command.frame() if isinstance(command, Call) else encode_command(*command)
+    return command.frame() if not isinstance(command, Sequence) else encode_command(*command)
 
 
 def command_name(command: Command) -> str:
     """A command's name, for an error: never its arguments."""
-    if isinstance(command, Call):
+    if not isinstance(command, Sequence):
         return command.command
     return _word(command[0]) if command else ""
 

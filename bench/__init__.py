@@ -1,0 +1,1 @@
+"""What it costs: bytes counted exactly, time measured beside peers and beside a bare socket."""

@@ -1,0 +1,33 @@
+"""`python -m bench NAME [options]`: run one benchmark."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+# One module a benchmark, imported when it is asked for: their peers are not all installed.
+BENCHMARKS: Final = {
+    "bytes": "EVAL every time against EVALSHA after one SCRIPT LOAD, to the byte",
+    "codec": "encoding and decoding, beside hiredis and redis-py's parser",
+    "wire": "one caller's round trips, beside redis-py and a bare socket",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Hand the arguments to the benchmark they name; 2 where they name none."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in BENCHMARKS:
+        code: int | None = importlib.import_module(f"bench.{words[0]}").main(words[1:])
+        return code or 0
+    asked = words in (["-h"], ["--help"])
+    out = sys.stdout if asked else sys.stderr
+    print("usage: python -m bench NAME [options]; NAME --help says which\n", file=out)
+    for name, what in BENCHMARKS.items():
+        print(f"  {name:7} {what}", file=out)
+    return 0 if asked else 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,477 @@
+"""Bytes on the wire: EVAL every time, against EVALSHA after one SCRIPT LOAD. Exact, not timed.
+
+    python -m bench bytes [--calls 1000] [--body 800] [--json] [--svg FILE]
+
+Each row is one script, called `calls` times with the same keys and arguments, three ways:
+
+    EVAL          the body with every call
+    EVALSHA       one SCRIPT LOAD, then the digest with every call
+    cold EVALSHA  the digest from the start, as `eval` does: the first call misses, so it is sent
+                  twice, with one SCRIPT LOAD between
+
+Every total is got three times: summed over what a connector wrote, read off the server's own
+`total_net_input_bytes`, and computed from the lengths of the parts alone. The three must agree to
+the byte, or the exit code is 1. The first row's body is made of the size asked for; the others are
+the bus's own scripts, called as the queue's verbs call them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar, cast
+
+import resp
+from emq.embedded import Embedded, EmbeddedError
+from emq.job import Item, Job
+from emq.queue import Queue
+from resp import Arg, Command, Connector, Plan, Script, ScriptCall, encode_command
+
+T = TypeVar("T")
+
+_DIGEST: Final = 40
+_SLICE: Final = 1000  # commands a pipeline, at most ...
+_SLICE_BYTES: Final = 16 << 20  # ... and bytes: each must cross within the connector's timeout
+_INFO: Final = ("INFO", "stats")
+_BAR: Final = 48  # characters
+
+_QUEUE: Final = "orders"
+_ID: Final = "JOB0EEMl9I7KXg"
+_JOB: Final = Job(id=_ID, payload=b"", token=1, queue=_QUEUE)
+_PAYLOAD: Final = b"{}".ljust(100)
+_ERROR: Final = "TimeoutError: the mail server did not answer"
+
+
+def bulk(size: int) -> int:
+    """Bytes of a bulk string: `$<size>`, the content, and a CRLF after each."""
+    return len(f"${size}\r\n") + size + len("\r\n")
+
+
+def frame(sizes: Sequence[int]) -> int:
+    """Bytes of a command whose arguments have these sizes: RESP, "Arrays" of "Bulk strings"."""
+    return len(f"*{len(sizes)}\r\n") + sum(map(bulk, sizes))
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """What the lengths of the parts alone say; no command is encoded to learn it.
+
+    Attributes:
+        eval, evalsha, load: Bytes of one EVAL, one EVALSHA, and the SCRIPT LOAD.
+        break_even: Calls from which EVALSHA after one load has sent fewer bytes; None is never.
+        break_even_cold: The same, counting the call that missed.
+    """
+
+    eval: int
+    evalsha: int
+    load: int
+    break_even: int | None
+    break_even_cold: int | None
+
+    @classmethod
+    def of(cls, body: int, keys: Sequence[int], args: Sequence[int]) -> ClosedForm:
+        """From the sizes of a script's body, its keys and its arguments."""
+        tail = (len(str(len(keys))), *keys, *args)
+        once = frame((len("EVAL"), body, *tail))
+        by_digest = frame((len("EVALSHA"), _DIGEST, *tail))
+        load = frame((len("SCRIPT"), len("LOAD"), body))
+        return cls(
+            once,
+            by_digest,
+            load,
+            _break_even(load, once - by_digest),
+            _break_even(load + by_digest, once - by_digest),
+        )
+
+    def totals(self, calls: int) -> Totals:
+        """Bytes of so many calls, each way."""
+        by_digest = self.load + calls * self.evalsha
+        return Totals(calls * self.eval, by_digest, by_digest + self.evalsha)
+
+
+def _break_even(first_cost: int, saved_a_call: int) -> int | None:
+    """The smallest number of calls whose savings exceed what was paid first."""
+    return first_cost // saved_a_call + 1 if saved_a_call > 0 else None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Bytes of all calls of one script, each way."""
+
+    eval: int
+    evalsha: int
+    cold_evalsha: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One script's bytes, three times over, and what follows from them."""
+
+    script: str
+    body: int
+    keys: list[int]
+    args: list[int]
+    form: ClosedForm
+    computed: Totals
+    written: Totals
+    received: Totals
+
+    @property
+    def agrees(self) -> bool:
+        """Whether connector, server and closed form say the same."""
+        return self.computed == self.written == self.received
+
+    @property
+    def saved(self) -> float:
+        """The part of EVAL's bytes that EVALSHA did not send; negative where it sent more."""
+        return 1 - self.written.evalsha / self.written.eval
+
+    def as_json(self) -> dict[str, Any]:
+        """The row's facts, for programs."""
+        facts = asdict(self)
+        form = facts.pop("form")
+        return {
+            **facts,
+            "per_call": {"eval": form["eval"], "evalsha": form["evalsha"], "load": form["load"]},
+            "break_even": form["break_even"],
+            "break_even_cold": form["break_even_cold"],
+            "saved": round(self.saved, 6),
+            "agrees": self.agrees,
+        }
+
+
+class _Meter:
+    """Counts what one connector sends, at both ends. Nobody else may use the server meanwhile."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._own = len(encode_command(*_INFO))
+
+    def _read(self) -> tuple[int, int]:
+        text: Any = self._connector.command(*_INFO)
+        for line in bytes(text).splitlines():
+            name, _, value = line.partition(b":")
+            if name == b"total_net_input_bytes":
+                # The server has counted this INFO already, and so has the connector.
+                return int(self._connector.stats()["bytes_out"]), int(value)
+        raise RuntimeError("the server's INFO tells no total_net_input_bytes")
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._written, self._received = self._read()
+
+    def stop(self) -> tuple[int, int]:
+        """Bytes since `start`: written by the connector, received by the server."""
+        written, received = self._read()
+        return written - self._written - self._own, received - self._received - self._own
+
+
+def _repeat(connector: Connector, command: Command, size: int, times: int) -> None:
+    """Send one command again and again; what it answers, an error too, is of no interest here."""
+    most = max(1, min(_SLICE, _SLICE_BYTES // size))
+    for start in range(0, times, most):
+        connector.pipeline([command] * min(most, times - start))
+
+
+def measure_script(
+    connector: Connector, script: Script, keys: Sequence[Arg], args: Sequence[Arg], calls: int
+) -> Row:
+    """Call one script `calls` times in each of the three ways, and count."""
+    key_sizes = [_size(key) for key in keys]
+    arg_sizes = [_size(arg) for arg in args]
+    form = ClosedForm.of(len(script.source), key_sizes, arg_sizes)
+    by_digest = ("EVALSHA", script.sha, len(keys), *keys, *args)
+    call = script(keys, args)
+    meter = _Meter(connector)
+    counted = []
+
+    connector.command("SCRIPT", "FLUSH")
+    meter.start()
+    _repeat(connector, ("EVAL", script.source, len(keys), *keys, *args), form.eval, calls)
+    counted.append(meter.stop())
+
+    connector.command("SCRIPT", "FLUSH")
+    meter.start()
+    connector.command("SCRIPT", "LOAD", script.source)
+    _repeat(connector, by_digest, form.evalsha, calls)
+    counted.append(meter.stop())
+
+    connector.command("SCRIPT", "FLUSH")
+    meter.start()
+    connector.pipeline([call])
+    _repeat(connector, call, form.evalsha, calls - 1)
+    counted.append(meter.stop())
+
+    return Row(
+        script=script.name,
+        body=len(script.source),
+        keys=key_sizes,
+        args=arg_sizes,
+        form=form,
+        computed=form.totals(calls),
+        written=Totals(*(written for written, _ in counted)),
+        received=Totals(*(received for _, received in counted)),
+    )
+
+
+def _size(arg: Arg) -> int:
+    """Bytes of an argument as it crosses; numbers cross as their decimal text."""
+    if isinstance(arg, int | float):
+        arg = str(arg)
+    return len(arg.encode() if isinstance(arg, str) else bytes(arg))
+
+
+def sized_script(body: int) -> Script:
+    """A script whose source has exactly `body` bytes; short of `return 1`, nothing but blanks."""
+    source = b"return 1" if body >= len(b"return 1") else b""
+    return Script(f"a body of {body}", source.ljust(body))
+
+
+class _Listener:
+    """Stands where a queue's connector does, and keeps the first script call of every plan."""
+
+    def __init__(self) -> None:
+        self.calls: list[ScriptCall] = []
+
+    def run(self, plan: Plan[T], /) -> T:
+        """Take the plan's first step, and answer nothing."""
+        step = next(plan)
+        plan.close()
+        call = step[0] if isinstance(step, list) else step
+        if isinstance(call, ScriptCall):
+            self.calls.append(call)
+        return cast(T, None)
+
+
+def bus_calls() -> list[ScriptCall]:
+    """One call of each of the bus's scripts, as the queue's verbs make it."""
+    listener = _Listener()
+    queue = Queue(listener, _QUEUE)
+    queue.enqueue(_PAYLOAD, job_id=_ID)
+    queue.enqueue_many([Item(_PAYLOAD, job_id=_ID)] * 10)
+    queue.claim()
+    queue.complete(_JOB)
+    queue.complete_and_claim(_JOB)
+    queue.retry(_JOB, delay_ms=1000, max_attempts=5, error=_ERROR)
+    queue.extend(_JOB, 30_000)
+    queue.extend_many([_JOB] * 10, 30_000)
+    queue.promote()
+    queue.reap()
+    queue.sweep_stalled()
+    queue.counts()
+    queue.state(_ID)
+    return listener.calls
+
+
+def measure(calls: int, body: int) -> list[Row]:
+    """The rows of the table, got from a private server."""
+    bus = bus_calls()
+    # The body that was asked for is called with what a completion needs: its keys, id and token.
+    shape = next(call for call in bus if call.script.name == "complete")
+    with Embedded() as server, resp.connect(server.url) as connector:
+        return [
+            measure_script(connector, script, call.keys, call.args, calls)
+            for script, call in [
+                (sized_script(body), shape),
+                *((call.script, call) for call in bus),
+            ]
+        ]
+
+
+_HEADINGS: Final = (
+    "script",
+    "body",
+    "EVAL",
+    "EVALSHA",
+    "load",
+    "pays from",
+    "EVAL, all",
+    "EVALSHA, all",
+    "saved",
+)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    form = row.form
+    return (
+        row.script,
+        f"{row.body:,}",
+        f"{form.eval:,}",
+        f"{form.evalsha:,}",
+        f"{form.load:,}",
+        "never" if form.break_even is None else f"call {form.break_even:,}",
+        f"{row.written.eval:,}",
+        f"{row.written.evalsha:,}",
+        f"{row.saved:.1%}",
+    )
+
+
+def table(rows: Sequence[Row], calls: int) -> str:
+    """The rows as text, with bars of what one call sends."""
+    cells = [_HEADINGS, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"Bytes that a client sends: {calls:,} calls of each script", ""]
+    for cell in cells:
+        name, *numbers = (
+            text.ljust(width) if at == 0 else text.rjust(width)
+            for at, (text, width) in enumerate(zip(cell, widths, strict=True))
+        )
+        lines.append("  ".join((name, *numbers)))
+
+    longest = max(row.form.eval for row in rows)
+    lines += ["", "Bytes a call"]
+    for row in rows:
+        for name, verb, size in (
+            (row.script, "EVAL", row.form.eval),
+            ("", "EVALSHA", row.form.evalsha),
+        ):
+            bar = "#" * max(1, round(_BAR * size / longest))
+            lines.append(f"{name:{widths[0]}}  {verb:7}  {bar} {size:,}")
+
+    lines += [
+        "",
+        "load        the one SCRIPT LOAD; EVALSHA, all has it in it",
+        "pays from   the call from which EVALSHA after one load has sent less than EVAL every time",
+        "a cold start by EVALSHA, without a load before, sends one EVALSHA more",
+    ]
+    wrong = [row for row in rows if not row.agrees]
+    if not wrong:
+        lines.append("what connectors wrote = what the server received = closed form, to the byte")
+    for row in wrong:
+        lines.append(
+            f"{row.script}: NOT EQUAL: written {row.written}, received {row.received}, "
+            f"computed {row.computed}"
+        )
+    return "\n".join(lines)
+
+
+def chart(rows: Sequence[Row], calls: int, path: str) -> None:
+    """Draw the table: what calls add up to, and what one call of each script sends.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import StrMethodFormatter
+
+    blue, orange, grey = "#0072b2", "#d55e00", "#555555"
+    # The same numbers draw the same file: no date, no random ids. Text stays text.
+    settings: Any = {"svg.hashsalt": "bytes", "svg.fonttype": "none", "font.size": 9}
+    with mpl.rc_context(settings):
+        figure, (growth, scripts) = plt.subplots(
+            1, 2, figsize=(12, 5), width_ratios=(1, 1.3), layout="constrained"
+        )
+        first, *bus = rows
+        form = first.form
+        last = max(calls, 2)
+        counts = sorted({1, last} | {round(last ** (step / 60)) for step in range(61)})
+        for label, color, totals in (
+            ("EVAL every time", orange, [form.totals(count).eval for count in counts]),
+            ("EVALSHA after one load", blue, [form.totals(count).evalsha for count in counts]),
+        ):
+            growth.loglog(counts, totals, color=color, linewidth=2)
+            middle = len(counts) * 6 // 10
+            above = color == orange
+            growth.annotate(
+                f"{label}\n{totals[-1]:,} for {last:,} calls",
+                (counts[middle], totals[middle]),
+                xytext=(-8, 2) if above else (8, -4),
+                textcoords="offset points",
+                ha="right" if above else "left",
+                va="bottom" if above else "top",
+                color=color,
+            )
+        if form.break_even is not None and form.break_even <= last:
+            growth.axvline(form.break_even, color=grey, linewidth=1, linestyle=":")
+            growth.text(
+                form.break_even,
+                0.02,
+                f" pays from call {form.break_even}",
+                color=grey,
+                transform=growth.get_xaxis_transform(),
+            )
+        growth.set_title(f"{first.script} bytes, called again and again")
+        growth.set_xlabel("calls")
+        growth.set_ylabel("bytes sent")
+
+        places = range(len(bus))
+        for offset, label, color, sizes in (
+            (-0.2, "EVAL", orange, [row.form.eval for row in bus]),
+            (0.2, "EVALSHA", blue, [row.form.evalsha for row in bus]),
+        ):
+            bars = scripts.barh(
+                [at + offset for at in places], sizes, 0.4, color=color, label=label
+            )
+            scripts.bar_label(bars, [f"{size:,}" for size in sizes], padding=3, color=color)
+        scripts.set_yticks(places, [row.script for row in bus])
+        scripts.invert_yaxis()
+        scripts.margins(x=0.12)
+        scripts.set_title("one call of each of the bus's scripts")
+        scripts.set_xlabel("bytes sent")
+        scripts.legend(frameon=False, loc="lower right")
+        for axis in (growth.xaxis, growth.yaxis, scripts.xaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        for axes in (growth, scripts):
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+        plt.close(figure)
+
+
+def _at_least(smallest: int) -> Any:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < smallest:
+            raise argparse.ArgumentTypeError(f"must be {smallest} or more")
+        return value
+
+    return number
+
+
+def main(argv: Sequence[str]) -> int:
+    """Count, print, and answer 0 if connector, server and closed form agree."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench bytes",
+        description="EVAL every time against EVALSHA after one SCRIPT LOAD, counted to the byte.",
+    )
+    parser.add_argument("--calls", type=_at_least(1), default=1000, help="calls of each script")
+    parser.add_argument("--body", type=_at_least(1), default=800, help="bytes of the first script")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    parser.add_argument("--svg", metavar="FILE", help="draw a chart too (needs matplotlib)")
+    options = parser.parse_args(argv)
+
+    try:
+        rows = measure(options.calls, options.body)
+    except (EmbeddedError, resp.TransportError) as error:
+        print(f"bench bytes: {error}", file=sys.stderr)
+        return 3
+    if options.json:
+        document = {
+            "calls": options.calls,
+            "body": options.body,
+            "rows": [row.as_json() for row in rows],
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        print(table(rows, options.calls))
+    code = 0 if all(row.agrees for row in rows) else 1
+    if options.svg:
+        try:
+            chart(rows, options.calls, options.svg)
+        except ImportError:
+            print(
+                'bench bytes: no chart without matplotlib: pip install -e ".[bench]"; '
+                "the table has bars",
+                file=sys.stderr,
+            )
+            return 1
+        except OSError as error:
+            print(f"bench bytes: {options.svg}: {error.strerror}", file=sys.stderr)
+            return 1
+    return code

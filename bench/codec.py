@@ -1,0 +1,382 @@
+"""Decoding and encoding alone, in memory, against hiredis and redis-py's own parser and packer.
+
+    python -m bench.codec [--rounds N] [--only WORD] [--json]
+
+Every contender decodes the same bytes, in pieces of 64 KiB as from a socket unless the workload
+says otherwise. A round times each of them once, in turn, so that a noisy moment falls on all; the
+figures are medians of processor time over the rounds. `reach` is the ratio to hiredis that the
+project holds itself to. A peer that is not installed is named as missing. The last rows compare a
+workload with itself on half its size: 2.0 is linear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Final, TypeAlias
+
+from resp.decode import Decoder
+from resp.encode import Arg, Head, encode_command
+
+_CHUNK: Final = 64 * 1024
+_OURS: Final = "resp"
+_HIREDIS: Final = "hiredis"
+_REDIS_PY: Final = "redis-py"
+
+Run: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A stream of replies.
+
+    Attributes:
+        name: What it is, or what draws it.
+        wire: All of its bytes.
+        replies: Replies in `wire`.
+        chunk: Bytes that arrive together; 0 = each reply by itself, all of one length.
+        reach: The ratio to hiredis that must hold, or None.
+    """
+
+    name: str
+    wire: bytes
+    replies: int
+    chunk: int = _CHUNK
+    reach: float | None = None
+
+    def chunks(self) -> list[bytes]:
+        """Answer `wire` as it arrives."""
+        size = self.chunk or len(self.wire) // self.replies
+        return [self.wire[start : start + size] for start in range(0, len(self.wire), size)]
+
+
+@dataclass
+class Result:
+    """What one workload took.
+
+    Attributes:
+        work: `decode`, `encode` or `linear`.
+        name: The workload.
+        microseconds: The median time of one run, by contender.
+        ratios: How many times longer each peer took than ours.
+        reach: The ratio to hiredis that must hold, or None; for `linear`, the most it may be.
+    """
+
+    work: str
+    name: str
+    microseconds: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    reach: float | None = None
+
+
+# Workloads
+
+
+def _bulk(text: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+def _bulks(texts: Iterator[bytes]) -> bytes:
+    return b"".join(map(_bulk, texts))
+
+
+def _claim(number: int) -> bytes:
+    payload = b'{"to":"user%d@example.com"}' % number
+    return b"*3\r\n%b%b:%d\r\n" % (_bulk(b"JOB%011d" % number), _bulk(payload), number % 7 + 1)
+
+
+def _entry(number: int) -> bytes:
+    fields = (b"sensor", b"%d" % (number % 9), b"temperature", b"%d.5" % (number % 40))
+    return b"*2\r\n%b*4\r\n%b" % (_bulk(b"1526919030474-%d" % number), _bulks(iter(fields)))
+
+
+def _score(number: int) -> bytes:
+    return b"*2\r\n%b,%d.25\r\n" % (_bulk(b"member:%d" % number), number)
+
+
+def _fields(count: int) -> bytes:
+    pairs = (text for n in range(count) for text in (b"field:%d" % n, b"value of field %d" % n))
+    return b"%%%d\r\n%b" % (count, _bulks(pairs))
+
+
+def workloads() -> Iterator[Workload]:
+    """Make the streams that are decoded."""
+    thousand = range(1000)
+    claims = b"".join(map(_claim, thousand))
+    message = b">3\r\n%b" % _bulks(iter((b"message", b"news", b"hello")))
+    equal = _bulks(b"%032d" % n for n in thousand)
+    sizes = _bulks(b"x" * (10 + n * 37 % 90) for n in thousand)
+
+    runs = b"+OK\r\n" * 50_000 + b":1\r\n" * 50_000
+    yield Workload("runs of equal scalars", runs, 100_000, reach=3)
+    yield Workload("32-byte bulks", equal * 20, 20_000, reach=1)
+    yield Workload("16 MiB bulk", _bulk(bytes(2**24)), 1, reach=1)
+    yield Workload("map of 1000", _fields(1000) * 20, 20, reach=0.8)
+    yield Workload("array of 1000 bulks of 32 bytes", (b"*1000\r\n" + equal) * 10, 10, reach=0.4)
+    yield Workload("array of 1000 bulks of 10 to 99 bytes", (b"*1000\r\n" + sizes) * 10, 10)
+    yield Workload("nested claim replies", (b"*1000\r\n" + claims) * 5, 5, reach=0.15)
+    yield Workload("pipelined claim replies", claims * 10, 10_000, reach=0.15)
+    yield Workload("one claim reply at a time", _claim(0) * 5000, 5000, chunk=0)
+    yield Workload("one +OK at a time", b"+OK\r\n" * 5000, 5000, chunk=0)
+    yield Workload("one 1 KB bulk at a time", _bulk(bytes(1024)) * 5000, 5000, chunk=0)
+    yield Workload("one map of 20 at a time", _fields(20) * 500, 500, chunk=0)
+    yield Workload("one push at a time", message * 2000, 2000, chunk=0)
+    yield Workload("1 KB bulks", _bulks(b"%01024d" % n for n in range(3000)), 3000)
+    large = _bulks(bytes(1024 + n * 997 % 3072) for n in range(1500))
+    yield Workload("bulks of 1 to 4 KB", large, 1500)
+    yield Workload("bulks full of CRLF", _bulks(b"\r\n%04d\r\n" % n * 6 for n in range(5000)), 5000)
+    yield Workload("integers", b"".join(b":%d\r\n" % (n * n) for n in range(20_000)), 20_000)
+    errors = (b"-MOVED %d 127.0.0.1:6381\r\n" % n for n in range(2000))
+    yield Workload("errors", b"".join(errors), 2000)
+    entries = b"".join(map(_entry, thousand))
+    yield Workload("XRANGE of 1000", (b"*1000\r\n" + entries) * 5, 5)
+    scores = b"".join(map(_score, thousand))
+    yield Workload("ZRANGE WITHSCORES of 1000", (b"*1000\r\n" + scores) * 5, 5)
+
+
+# Contenders
+
+
+def _decode_ours(workload: Workload) -> Run:
+    chunks = workload.chunks()
+
+    def run() -> int:
+        decoder = Decoder()
+        feed, replies = decoder.feed, decoder.replies
+        count = 0
+        for chunk in chunks:
+            feed(chunk)
+            count += len(replies())
+        return count
+
+    return run
+
+
+def _decode_hiredis(workload: Workload) -> Run:
+    hiredis = importlib.import_module("hiredis")
+    chunks = workload.chunks()
+
+    def run() -> int:
+        reader = hiredis.Reader()
+        feed, gets = reader.feed, reader.gets
+        count = 0
+        for chunk in chunks:
+            feed(chunk)
+            while gets() is not False:
+                count += 1
+        return count
+
+    return run
+
+
+class _Socket:
+    """What redis-py's parser reads from."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._chunks = iter(chunks)
+
+    def recv(self, size: int) -> bytes:
+        return next(self._chunks)
+
+    def recv_into(self, buffer: bytearray, size: int = 0) -> int:
+        data = next(self._chunks)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Do nothing: it never blocks."""
+
+
+def _decode_redis_py(workload: Workload) -> Run:
+    parsers = importlib.import_module("redis._parsers")
+    buffers = importlib.import_module("redis._parsers.socket")
+    chunks = workload.chunks()
+
+    def run() -> int:
+        parser = parsers._RESP3Parser(_CHUNK)
+        parser._sock = _Socket(chunks)
+        parser._buffer = buffers.SocketBuffer(parser._sock, _CHUNK, None)
+        parser.pubsub_push_handler_func = len  # it logs every message unless told what to do
+        for _ in range(workload.replies):
+            parser.read_response(disable_decoding=True, push_request=True)
+        return workload.replies
+
+    return run
+
+
+_DECODERS: Final[dict[str, Callable[[Workload], Run]]] = {
+    _OURS: _decode_ours,
+    _HIREDIS: _decode_hiredis,
+    _REDIS_PY: _decode_redis_py,
+}
+
+_TIMES: Final = 2000  # a command takes half a microsecond; a run should take a millisecond
+_EVALSHA: Final[tuple[Arg, ...]] = (
+    *("EVALSHA", "6b1bf486c81ceb7edf3c093f4f3ee9b2a2ea44d7", 2),
+    *("emq:{orders}:pending", "emq:{orders}:active", "30000", b"JOB00000000001"),
+)
+
+
+def _times(encode: Callable[..., object], *args: object) -> Run:
+    def run() -> None:
+        for _ in range(_TIMES):
+            encode(*args)
+
+    return run
+
+
+def _encoders() -> Iterator[tuple[str, dict[str, Callable[[], Run]], float | None]]:
+    def hiredis() -> Run:
+        return _times(importlib.import_module("hiredis").pack_command, _EVALSHA)
+
+    def redis_py() -> Run:
+        connection = importlib.import_module("redis.connection")
+        packer = connection.PythonRespSerializer(
+            6000, connection.Encoder("utf-8", "strict", False).encode
+        )
+        return _times(packer.pack, *_EVALSHA)
+
+    peers = {_HIREDIS: hiredis, _REDIS_PY: redis_py}
+    script, keys = Head(*_EVALSHA[:3]), Head(*_EVALSHA[:5])
+    ours: list[tuple[str, Run, float | None]] = [
+        ("EVALSHA, encode_command", _times(encode_command, *_EVALSHA), None),
+        ("EVALSHA, Head of the script", _times(script.encode, _EVALSHA[3:]), 0.8),
+        ("EVALSHA, Head with the keys bound", _times(keys.encode, _EVALSHA[5:]), 1.5),
+    ]
+    for name, run, reach in ours:
+        yield name, {_OURS: functools.partial(_itself, run), **peers}, reach
+
+
+def _itself(run: Run) -> Run:
+    return run
+
+
+# Whatever the size, twice the bytes take twice the time.
+
+
+def _endless_line(size: int) -> Run:
+    pieces = [b"+", *[b"a" * 7] * (size // 7)]
+
+    def run() -> None:
+        decoder = Decoder(max_line=size)
+        for piece in pieces:
+            decoder.feed(piece)
+            if decoder.replies():
+                raise AssertionError
+
+    return run
+
+
+def _linear() -> Iterator[tuple[str, Run, Run]]:
+    for name, count in (("16 MiB bulk, 7 bytes at a time", 2**24), ("same, 1460", 2**24)):
+        chunk = 7 if "7 bytes" in name else 1460
+        half, whole = (Workload(name, _bulk(bytes(size)), 1, chunk) for size in (count // 2, count))
+        yield name, _decode_ours(half), _decode_ours(whole)
+    half, whole = (
+        Workload("", b"*%d\r\n" % count + b":7\r\n+OK\r\n" * (count // 2), 1)
+        for count in (500_000, 1_000_000)
+    )
+    yield "array of 10^6", _decode_ours(half), _decode_ours(whole)
+    yield (
+        "line of 64 KiB without an end, 7 bytes at a time",
+        _endless_line(2**15),
+        _endless_line(2**16),
+    )
+
+
+# Measuring
+
+
+def _rounds(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """Time all runs in turn, and answer each one's median in microseconds."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    for _ in range(rounds):
+        for name, run in runs.items():
+            begin = time.process_time()
+            run()
+            times[name].append((time.process_time() - begin) * 1e6)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _compare(
+    result: Result, contenders: dict[str, Callable[[], Run]], rounds: int, missing: set[str]
+) -> Result:
+    runs: dict[str, Run] = {}
+    for name, prepare in contenders.items():
+        try:
+            runs[name] = prepare()
+        except (ImportError, AttributeError):
+            missing.add(name)
+    result.microseconds = _rounds(runs, rounds)
+    ours = result.microseconds[_OURS]
+    result.ratios = {
+        name: taken / ours for name, taken in result.microseconds.items() if name != _OURS
+    }
+    return result
+
+
+def measure(rounds: int = 7, only: str = "", missing: set[str] | None = None) -> Iterator[Result]:
+    """Measure every workload whose name has `only` in it; each result comes when it is ready.
+
+    Args:
+        rounds: Times that each contender runs each workload.
+        only: A part of the names to measure.
+        missing: Gets the names of the peers that are not installed.
+    """
+    missing = set() if missing is None else missing
+    for workload in workloads():
+        if only in workload.name:
+            contenders: dict[str, Callable[[], Run]] = {
+                name: functools.partial(prepare, workload) for name, prepare in _DECODERS.items()
+            }
+            result = Result("decode", workload.name, reach=workload.reach)
+            yield _compare(result, contenders, rounds, missing)
+    for name, encoders, reach in _encoders():
+        if only in name:
+            yield _compare(Result("encode", name, reach=reach), encoders, rounds, missing)
+    for name, half, whole in _linear():
+        if only in name:
+            found = _rounds({"half": half, "whole": whole}, max(3, rounds // 2))
+            ratio = found["whole"] / found["half"]
+            yield Result("linear", name, found, {"half": ratio}, 3)
+
+
+def _row(result: Result) -> str:
+    if result.work == "linear":
+        cells = f"{result.microseconds['whole']:12.0f} us {result.ratios['half']:8.2f} times half"
+        return f"{result.work:7} {result.name:50}{cells}"
+    cells = f"{result.microseconds[_OURS]:12.0f} us"
+    for peer in (_HIREDIS, _REDIS_PY):
+        ratio = result.ratios.get(peer)
+        cells += f"{'-' if ratio is None else f'{ratio:.2f}':>9} x {peer}"
+    reach = "" if result.reach is None else f"   reach {result.reach}"
+    return f"{result.work:7} {result.name:50}{cells}{reach}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the results as a table, or as JSON lines; answer the exit code."""
+    told = (__doc__ or "").split("\n", 1)[0]
+    parser = argparse.ArgumentParser(prog="python -m bench.codec", description=told)
+    parser.add_argument("--rounds", type=int, default=7, help="times each contender runs; 7")
+    parser.add_argument("--only", default="", help="a part of the names to measure")
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
+    options = parser.parse_args(argv)
+    missing: set[str] = set()
+    for result in measure(options.rounds, options.only, missing):
+        print(json.dumps(asdict(result)) if options.json else _row(result), flush=True)
+    for name in sorted(missing):
+        print(f"missing: {name}; pip install it to compare", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The byte table: exact, repeatable, and the same by three ways of counting."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import __main__ as bench
+from bench import bytes as module
+from bench.bytes import ClosedForm, bulk, bus_calls, frame, main, sized_script
+from emq import scripts
+from emq.embedded import EmbeddedError
+from resp import encode_command
+
+# Made anew with `python -m bench bytes --json > tests/data/bytes.json`, when a script has changed.
+_EXPECTED: Final = Path(__file__).parents[1] / "data" / "bytes.json"
+
+_sizes: Final = st.lists(st.integers(0, 2000), min_size=1, max_size=12)
+
+
+def test_table_is_the_expected_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(_EXPECTED.read_text())
+
+
+def test_every_script_of_the_bus_has_its_row() -> None:
+    assert sorted(call.script.name for call in bus_calls()) == scripts.names()
+
+
+@given(_sizes)
+def test_closed_form_of_a_command_is_its_encoded_length(sizes: list[int]) -> None:
+    assert frame(sizes) == len(encode_command(*(b"x" * size for size in sizes)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 99, 100, 999, 1000, 12345])
+def test_closed_form_of_a_bulk(size: int) -> None:
+    assert bulk(size) == len(b"$%d\r\n%b\r\n" % (size, b"x" * size))
+
+
+@given(st.integers(0, 300), st.lists(st.integers(0, 40), max_size=3))
+def test_break_even_is_the_first_call_that_pays(body: int, sizes: list[int]) -> None:
+    form = ClosedForm.of(body, sizes, sizes)
+    totals = {calls: form.totals(calls) for calls in range(1, 500)}
+    pays = [calls for calls, total in totals.items() if total.evalsha < total.eval]
+    pays_cold = [calls for calls, total in totals.items() if total.cold_evalsha < total.eval]
+    for computed, found in ((form.break_even, pays), (form.break_even_cold, pays_cold)):
+        assert found[:1] == ([computed] if computed is not None and computed in totals else [])
+
+
+@pytest.mark.parametrize("body", [1, 7, 8, 9, 800])
+def test_sized_script_has_its_size(body: int) -> None:
+    assert len(sized_script(body).source) == body
+
+
+def test_any_size_and_count_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--calls", "1", "--body", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "never" in out
+    assert "to the byte" in out
+    assert "# " in out
+
+
+def test_a_count_that_is_off_by_one_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "bulk", lambda size: bulk(size) + (size == 40))
+    assert main(["--calls", "3"]) == 1
+    assert "NOT EQUAL" in capsys.readouterr().out
+
+
+def test_chart_is_drawn_and_is_repeatable(tmp_path: Path) -> None:
+    rows = module.measure(10, 800)
+    for name in ("one.svg", "two.svg"):
+        module.chart(rows, 10, str(tmp_path / name))
+
+    drawn = (tmp_path / "one.svg").read_bytes()
+    assert drawn == (tmp_path / "two.svg").read_bytes()
+    texts = " ".join(ET.fromstring(drawn).itertext())
+    for expected in (
+        "EVAL every time",
+        "EVALSHA after one load",
+        "complete_and_claim",
+        "bytes sent",
+    ):
+        assert expected in texts
+
+
+def test_chart_that_cannot_be_written_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--calls", "1", "--svg", str(tmp_path / "nowhere" / "chart.svg")]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_without_matplotlib_there_are_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["--calls", "1", "--svg", str(tmp_path / "chart.svg")]) == 1
+    captured = capsys.readouterr()
+    assert "####" in captured.out
+    assert ".[bench]" in captured.err
+
+
+def test_without_a_server_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(calls: int, body: int) -> None:
+        raise EmbeddedError("install it")
+
+    monkeypatch.setattr(module, "measure", fail)
+    assert main([]) == 3
+    assert "install it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--calls", "0"], ["--body", "0"], ["--body", "x"], ["more"]])
+def test_wrong_usage_is_two(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(argv)
+    assert left.value.code == 2
+
+
+def test_benchmarks_are_listed_and_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([]) == 2
+    assert bench.main(["nothing"]) == 2
+    assert "wire" in capsys.readouterr().err
+    assert bench.main(["--help"]) == 0
+    assert "bytes" in capsys.readouterr().out
+    assert bench.main(["bytes", "--calls", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calls"] == 1
