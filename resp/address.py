@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 6379
 _TLS_OF_SCHEME: Final = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
+_SCHEMES: Final = ", ".join(f"{scheme}://" for scheme in (*_TLS_OF_SCHEME, "unix"))
 _CLIENT_NAME: Final = re.compile(r"[!-~]{1,256}")  # what CLIENT SETNAME takes: no blank, no newline
 
 
@@ -85,11 +86,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.protocol not in (None, 2, 3) or isinstance(self.protocol, bool):
             raise AddressError(f"protocol must be 2, 3 or None, not {self.protocol!r}")
-        if self.client_name is not None and not _CLIENT_NAME.fullmatch(self.client_name):
+        name = self.client_name
+        if name is not None and not (isinstance(name, str) and _CLIENT_NAME.fullmatch(name)):
             raise AddressError("client_name must be printable ASCII without blanks")
         try:
-            for name in ("connect_timeout", "timeout"):
-                check_timeout(getattr(self, name), name)
+            check_timeout(self.connect_timeout, "connect_timeout")
+            check_timeout(self.timeout)
         except ValueError as error:
             raise AddressError(str(error)) from None
         if type(self.max_pending) is not int or self.max_pending < 1:
@@ -155,9 +157,8 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        # The parser's own text may quote the URL.
-        raise AddressError("the URL's host or port is malformed") from error.with_traceback(None)
+    except ValueError:  # whose text may quote the password
+        raise AddressError("the URL's host or port is malformed") from None
     if parts.fragment or url.endswith("#"):
         raise AddressError("the URL holds a '#'; percent-encode it as %23")
 
@@ -176,6 +177,8 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
     if username is not None and password is None:
         raise AddressError("the URL names a user without a password: write user:password@")
 
+    if "://" not in url.partition("?")[0]:  # `valkey:5` is a scheme and a path, to a URL parser
+        raise AddressError(f"the URL must begin with one of {_SCHEMES}")
     if parts.scheme == "unix":
         if parts.hostname or port is not None:
             raise AddressError("a unix URL has no host: write unix:///path/to/socket")
@@ -198,8 +201,7 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
             tls=_TLS_OF_SCHEME[parts.scheme],
         )
     else:
-        known = ", ".join(f"{scheme}://" for scheme in (*_TLS_OF_SCHEME, "unix"))
-        raise AddressError(f"the URL must begin with one of {known}")
+        raise AddressError(f"the URL must begin with one of {_SCHEMES}")
 
     if "db" in query:
         address = replace(address, db=_database(query.pop("db")))
@@ -221,6 +223,19 @@ def _database(text: str) -> int:
         return _whole(text)
     except ValueError:
         raise AddressError("the URL's database must be a whole number, as in /0") from None
+
+
+def refuse_tls(address: Address) -> None:
+    """Let nothing be said in clear to a server that was named for TLS.
+
+    Raises:
+        AddressError: The address asks for TLS.
+    """
+    if address.tls:
+        raise AddressError(
+            "this version speaks no TLS; name the server as valkey:// on a network that you trust, "
+            "or through a tunnel"
+        )
 
 
 def boot(address: Address, options: Options) -> Plan[int]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from .address import Address, Options, boot, change_options, check_timeout, parse_url
+from .address import Address, Options, boot, change_options, check_timeout, parse_url, refuse_tls
 from .decode import ErrorReply, Reply
 from .encode import Arg
 from .errors import (
@@ -469,13 +470,11 @@ class AsyncConnector:
             return (await link.exchange(boot_frame(cast(Command, step)), deadline)).replies[0]
 
         try:
-            async with asyncio.timeout_at(deadline if deadline < math.inf else None):
-                if self._address.path is not None:
-                    await self._loop.create_unix_connection(lambda: link, self._address.path)
-                else:
-                    await self._loop.create_connection(
-                        lambda: link, self._address.host, self._address.port
-                    )
+            sock = await self._open(deadline)
+            if self._address.path is not None:
+                await self._loop.create_unix_connection(lambda: link, sock=sock)
+            else:
+                await self._loop.create_connection(lambda: link, sock=sock)
             version = await run_async(boot(self._address, options), answer)
             if options.on_connect is not None:
                 await run_async(options.on_connect(), answer)
@@ -494,6 +493,44 @@ class AsyncConnector:
         self._link = link
         return link
 
+    async def _open(self, deadline: float) -> socket.socket:
+        """A connected socket. Every address of a name is tried, each with its share of the time."""
+        address = self._address
+        try:
+            if address.path is not None:
+                places: list[Any] = [(socket.AF_UNIX, address.path)]
+            else:
+                async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+                    found = await self._loop.getaddrinfo(
+                        address.host, address.port, type=socket.SOCK_STREAM
+                    )
+                places = [(family, where) for family, _, _, _, where in found]
+        except (OSError, ValueError) as error:  # ValueError: a name that can be nobody's
+            raise ConnectFailed(f"{address}: {error}") from error
+        tried = []
+        for at, (family, where) in enumerate(places):
+            share = max((deadline - self._loop.time()) / (len(places) - at), 0.001)
+            try:
+                async with asyncio.timeout(share if share < math.inf else None):
+                    return await self._dialled_socket(family, where)
+            except (OSError, ValueError) as error:
+                told = str(error) or "timed out"
+                tried.append(f"{where[0] if address.path is None else where}: {told}")
+        raise ConnectFailed(f"{address}: {'; '.join(tried)}")
+
+    async def _dialled_socket(self, family: int, where: Any) -> socket.socket:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            await self._loop.sock_connect(sock, where)
+            if isinstance(where, tuple):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
 
 async def connect_async(url: str, **options: Any) -> AsyncConnector:
     """Connect to the server at `url`; the connection stands when this returns.
@@ -507,6 +544,7 @@ async def connect_async(url: str, **options: Any) -> AsyncConnector:
         ConnectFailed: The server cannot be reached; `Refused` if it refused.
     """
     address, settings = parse_url(url, **options)
+    refuse_tls(address)
     connector = AsyncConnector(address, settings)
     await connector._live(connector._loop.time() + settings.connect_timeout)
     return connector

@@ -36,7 +36,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from .address import Address, Options, boot, change_options, check_timeout, parse_url
+from .address import Address, Options, boot, change_options, check_timeout, parse_url, refuse_tls
 from .decode import ErrorReply, Reply
 from .encode import Arg
 from .errors import (
@@ -580,34 +580,38 @@ class Connector:
 
 
 def _open(address: Address, deadline: float) -> socket.socket:
-    """A connected socket; every address of a name is tried until the time is out."""
+    """A connected socket. Every address of a name is tried, each with its share of the time."""
     try:
         if address.path is not None:
             places: list[Any] = [(socket.AF_UNIX, address.path)]
         else:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             places = [(family, where) for family, _, _, _, where in found]
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that can be nobody's
         raise ConnectFailed(f"{address}: {error}") from error
     tried = []
-    for family, where in places:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+    for at, (family, where) in enumerate(places):
+        share = max((deadline - monotonic()) / (len(places) - at), 0.001)
         try:
-            sock.settimeout(max(deadline - monotonic(), 0.001) if deadline < math.inf else None)
-            sock.connect(where)
-            sock.settimeout(None)
-            if family != getattr(socket, "AF_UNIX", None):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        except OSError as error:
-            sock.close()
-            tried.append(str(error))
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
+            return _dialled(family, where, share if share < math.inf else None)
+        except (OSError, ValueError) as error:
+            tried.append(f"{where[0] if address.path is None else where}: {error}")
     raise ConnectFailed(f"{address}: {'; '.join(tried)}")
+
+
+def _dialled(family: int, where: Any, seconds: float | None) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(where)
+        sock.settimeout(None)
+        if isinstance(where, tuple):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def connect(url: str, **options: Any) -> Connector:
@@ -622,6 +626,7 @@ def connect(url: str, **options: Any) -> Connector:
         ConnectFailed: The server cannot be reached; `Refused` if it refused.
     """
     address, settings = parse_url(url, **options)
+    refuse_tls(address)
     connector = Connector(address, settings)
     connector._live(monotonic() + settings.connect_timeout)
     return connector
