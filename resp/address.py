@@ -172,8 +172,8 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
             raise AddressError(f"the URL's query gives {name!r} twice")
         query[name] = value
 
-    username = unquote(parts.username) if parts.username else None
-    password = unquote(parts.password) if parts.password is not None else None
+    username = _decoded(parts.username) if parts.username else None
+    password = _decoded(parts.password) if parts.password is not None else None
     if username is not None and password is None:
         raise AddressError("the URL names a user without a password: write user:password@")
 
@@ -184,7 +184,7 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
             raise AddressError("a unix URL has no host: write unix:///path/to/socket")
         if len(parts.path) < 2:
             raise AddressError("a unix URL needs a path: write unix:///path/to/socket")
-        address = Address(path=unquote(parts.path), username=username, password=password)
+        address = Address(path=_decoded(parts.path), username=username, password=password)
     elif parts.scheme in _TLS_OF_SCHEME:
         if port == 0:
             raise AddressError("the URL's port must be 1 to 65535")
@@ -194,7 +194,7 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
                 raise AddressError("the URL names its database twice: in its path and as db=")
             query["db"] = path
         address = Address(
-            host=unquote(parts.hostname) if parts.hostname else DEFAULT_HOST,
+            host=_decoded(parts.hostname) if parts.hostname else DEFAULT_HOST,
             port=DEFAULT_PORT if port is None else port,
             username=username,
             password=password,
@@ -216,6 +216,13 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
         except ValueError:
             raise AddressError(f"the URL's query gives {name} a value that is no number") from None
     return address, change_options(Options(**told), options)
+
+
+def _decoded(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise AddressError("what the URL percent-encodes is not UTF-8") from None
 
 
 def _database(text: str) -> int:

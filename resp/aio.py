@@ -44,7 +44,7 @@ from .plan import (
     frame,
     run_async,
 )
-from .protocol import Counters, Protocol, Waiter
+from .protocol import Counters, Protocol, Waiter, any_may_have_run
 from .script import Load, Script, ScriptCall, missed, repair
 
 if TYPE_CHECKING:
@@ -138,20 +138,22 @@ class _Link(asyncio.Protocol):
     async def stream(self, slices: Iterable[tuple[bytes, int]], deadline: float) -> list[_Task]:
         """Send slices of commands, a window at a time, and wait for all of their replies."""
         sent: list[_Task] = []
-        for data, count in slices:
-            if len(sent) >= WINDOW:
-                await self._wait(sent[-WINDOW])
-            await self._room(deadline)
-            waiter = _Task(data, count, deadline)
-            if sent and self.protocol.broken is not None:
-                break  # the first of them has the reason, and whether it may have run
-            self._post(waiter, counted=not sent)
-            sent.append(waiter)
-        for waiter in sent:
-            await self._wait(waiter)
-        for waiter in sent:
-            if waiter.error is not None:
-                raise waiter.error
+        try:
+            for data, count in slices:
+                if len(sent) >= WINDOW:
+                    await self._wait(sent[-WINDOW])
+                await self._room(deadline)
+                waiter = _Task(data, count, deadline)
+                self._post(waiter, counted=not sent)
+                sent.append(waiter)
+            for waiter in sent:
+                await self._wait(waiter)
+                if waiter.error is not None:
+                    raise waiter.error
+        except TransportError as error:
+            if sent:
+                error.may_have_run = any_may_have_run(sent)
+            raise
         return sent
 
     async def load(self, script: Script, missed_at: int, deadline: float) -> Reply:
@@ -340,9 +342,9 @@ class AsyncConnector:
 
     async def sibling(self, **changes: Any) -> AsyncConnector:
         """Another connector to the same server, with the same options but for `changes`."""
-        connector = AsyncConnector(self._address, change_options(self._options, changes))
-        await connector._live(self._loop.time() + connector._options.connect_timeout)
-        return connector
+        return await AsyncConnector(
+            self._address, change_options(self._options, changes)
+        )._connected()
 
     async def close(self) -> None:
         """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
@@ -397,13 +399,19 @@ class AsyncConnector:
         again = [at for at in scripts if missed(replies[at])]
         if again:
             calls = [cast(ScriptCall, commands[at]) for at in again]
-            repaired = await self._repair(link, calls, waiters[-1].place, deadline)
+            others_ran = len(again) < len(commands)
+            repaired = await self._repair(link, calls, waiters[-1].place, deadline, others_ran)
             for at, reply in zip(again, repaired, strict=True):
                 replies[at] = reply
         return replies
 
     async def _repair(
-        self, link: _Link, calls: list[ScriptCall], missed_at: int, deadline: float
+        self,
+        link: _Link,
+        calls: list[ScriptCall],
+        missed_at: int,
+        deadline: float,
+        others_ran: bool = False,
     ) -> list[Reply]:
         self._counters.evalsha_calls += len(calls)
 
@@ -414,7 +422,7 @@ class AsyncConnector:
             waiters = await link.stream(slices, deadline)
             return [reply for waiter in waiters for reply in waiter.replies]
 
-        return await run_async(repair(calls, missed_at), answer)
+        return await run_async(repair(calls, missed_at, others_ran), answer)
 
     # Connections.
 
@@ -428,6 +436,15 @@ class AsyncConnector:
             return "closed"
         link = self._link
         return "connected" if link is not None and link.protocol.broken is None else "disconnected"
+
+    async def _connected(self) -> Self:
+        """Itself, once connected; if that fails or is cancelled, nothing is left behind."""
+        try:
+            await self._live(self._loop.time() + self._options.connect_timeout)
+        except BaseException:
+            await self.close()
+            raise
+        return self
 
     async def _live(self, deadline: float) -> _Link:
         """The connection, made anew if it was lost. One task dials; others wait for it."""
@@ -545,6 +562,4 @@ async def connect_async(url: str, **options: Any) -> AsyncConnector:
     """
     address, settings = parse_url(url, **options)
     refuse_tls(address)
-    connector = AsyncConnector(address, settings)
-    await connector._live(connector._loop.time() + settings.connect_timeout)
-    return connector
+    return await AsyncConnector(address, settings)._connected()

@@ -52,8 +52,11 @@ class ProtocolError(RespError):
     """
 
     def __init__(self, message: str, offset: int) -> None:
-        super().__init__(f"{message} at offset {offset}")
+        super().__init__(message, offset)
         self.offset = offset
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} at offset {self.offset}"
 
 
 class ServerError(RespError):
@@ -66,11 +69,14 @@ class ServerError(RespError):
     """
 
     def __init__(self, code: str, message: str, command: str = "") -> None:
-        told = message.encode("unicode_escape").decode("ascii")
-        super().__init__(f"{told} (answering {command})" if command else told)
+        super().__init__(code, message, command)
         self.code = code
         self.message = message
         self.command = command
+
+    def __str__(self) -> str:
+        told = self.message.encode("unicode_escape").decode("ascii")
+        return f"{told} (answering {self.command})" if self.command else told
 
 
 class ShaMismatch(RespError):
@@ -82,9 +88,12 @@ class ShaMismatch(RespError):
     """
 
     def __init__(self, expected: str, got: object) -> None:
-        super().__init__(f"script load answered {got!r} instead of the digest {expected}")
+        super().__init__(expected, got)
         self.expected = expected
         self.got = got
+
+    def __str__(self) -> str:
+        return f"script load answered {self.got!r} instead of the digest {self.expected}"
 
 
 class RefusedCommand(RespError, ValueError):
@@ -127,7 +136,11 @@ class Refused(ConnectFailed):
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
+        self.args = (message, code)
         self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ConnectionLost(TransportError, builtins.ConnectionError):

@@ -16,7 +16,7 @@ and `AsyncConnector.run` drive plans; a plan never knows which.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from .encode import Arg, encode_command
@@ -41,7 +41,7 @@ WINDOW: Final = 4  # slices of a pipeline that may be unanswered at a time
 _SLICE_COMMANDS: Final = 128
 _SLICE_BYTES: Final = 65_536
 
-Command: TypeAlias = Sequence[Arg] | Call
+Command: TypeAlias = tuple[Arg, ...] | Call
 Step: TypeAlias = Command | list[Command]
 Plan: TypeAlias = Generator[Step, Any, T]
 
@@ -109,7 +109,7 @@ def frame(command: Command) -> bytes:
     if type(command) is tuple:
         try:
             known = command[0] in _passed
-        except (IndexError, TypeError):  # empty, or a name that cannot be hashed
+        except (IndexError, TypeError, ValueError):  # empty, or a name that cannot be hashed
             known = False
         if not known:
             check_name(command)
@@ -117,7 +117,7 @@ def frame(command: Command) -> bytes:
     own = getattr(command, "frame", None)
     if own is not None:
         return own()  # type: ignore[no-any-return]
-    if isinstance(command, list):
+    if isinstance(command, (list, tuple)):  # a tuple of a kind of its own, or nearly one
         return frame(tuple(command))
     raise EncodeTypeError(
         f"a command is a tuple of arguments or a script call, not {type(command).__name__}"
@@ -149,12 +149,12 @@ def encode_slices(commands: list[Command], max_pending: int) -> list[tuple[bytes
 
 def boot_frame(command: Command) -> bytes:
     """The bytes of a command of the boot sequence, where nothing is refused."""
-    return command.frame() if not isinstance(command, Sequence) else encode_command(*command)
+    return encode_command(*command) if isinstance(command, tuple) else command.frame()
 
 
 def command_name(command: Command) -> str:
     """A command's name, for an error: never its arguments."""
-    if not isinstance(command, Sequence):
+    if not isinstance(command, tuple):
         return command.command
     return _word(command[0]) if command else ""
 

@@ -21,10 +21,10 @@ The shells add the socket: they wake callers (`Waiter.settle`), take turns at wr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .decode import Decoder, ErrorReply, Push, Reply
+from .decode import Decoder, Push, Reply
 from .errors import ConnectionLost, Overloaded, ProtocolError, TransportError
 
 
@@ -90,6 +90,11 @@ class Waiter:
         self.settle()
 
 
+def any_may_have_run(waiters: Iterable[Waiter]) -> bool:
+    """Whether a command of any of them may have run, now that their caller gives up."""
+    return any(waiter.error is None or waiter.error.may_have_run for waiter in waiters)
+
+
 class _Load(Waiter):
     """A SCRIPT LOAD in flight. No caller owns it, so none can take it away from the others."""
 
@@ -103,14 +108,23 @@ class _Load(Waiter):
 
     def settle(self) -> None:
         self.done = True
-        if self.error is None and not isinstance(self.replies[0], ErrorReply):
+        if self.error is None and is_digest(self.replies[0], self.sha):
             self._loaded[self.sha] = self.place
         for waiter in self.joined:
             if self.error is not None:
-                waiter.fail(type(self.error)(str(self.error), may_have_run=False))
+                error = type(self.error)(str(self.error), may_have_run=False)
+                error.__cause__ = self.error.__cause__
+                waiter.fail(error)
             else:
                 waiter.replies = self.replies
                 waiter.settle()
+
+
+def is_digest(answer: Reply, sha: str) -> bool:
+    """Whether SCRIPT LOAD answered `sha`, in whatever case."""
+    if isinstance(answer, bytes):
+        answer = answer.decode("latin-1")
+    return isinstance(answer, str) and answer.lower() == sha
 
 
 class Protocol:

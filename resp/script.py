@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from .decode import ErrorReply, Reply
 from .encode import Arg, Head, encode_command
 from .errors import ServerError, ShaMismatch, TransportError
+from .protocol import is_digest
 
 NOSCRIPT: Final = "NOSCRIPT"
 
@@ -106,7 +107,7 @@ class Load:
 Repair: TypeAlias = Generator[Load | list[ScriptCall], Any, list[Reply]]
 
 
-def repair(calls: list[ScriptCall], missed_at: int) -> Repair:
+def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) -> Repair:
     """Load the scripts of `calls`, all of which met NOSCRIPT, and run them again, once, in order.
 
     Yields a `Load` for each script, and receives what SCRIPT LOAD answered; then yields the calls,
@@ -115,22 +116,24 @@ def repair(calls: list[ScriptCall], missed_at: int) -> Repair:
     Args:
         calls: The calls, in the order in which they were written.
         missed_at: The place of the latest of them on its connection.
+        others_ran: Whether the same caller had other commands, which ran.
 
     Raises:
         ServerError: SCRIPT LOAD was answered with an error; the script was not run.
         ShaMismatch: SCRIPT LOAD answered anything but the script's digest; it was not run.
-        TransportError: The connection failed; while a script is loaded, nothing may have run.
+        TransportError: The connection failed; of these calls, none has run while one is loaded.
     """
-    for script in dict.fromkeys(call.script for call in calls):
-        try:
+    running = False
+    try:
+        for script in dict.fromkeys(call.script for call in calls):
             answer = yield Load(script, missed_at)
-        except TransportError as error:
-            error.may_have_run = False
-            raise
-        if isinstance(answer, ErrorReply):
-            raise ServerError(answer.code, answer.message, "SCRIPT LOAD")
-        digest = answer.decode("latin-1") if isinstance(answer, bytes) else answer
-        if not isinstance(digest, str) or digest.lower() != script.sha:
-            raise ShaMismatch(script.sha, answer)
-    replies: list[Reply] = yield calls
+            if isinstance(answer, ErrorReply):
+                raise ServerError(answer.code, answer.message, "SCRIPT LOAD")
+            if not is_digest(answer, script.sha):
+                raise ShaMismatch(script.sha, answer)
+        running = True
+        replies: list[Reply] = yield calls
+    except TransportError as error:
+        error.may_have_run = others_ran or (running and error.may_have_run)
+        raise
     return replies

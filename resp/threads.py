@@ -49,7 +49,7 @@ from .errors import (
 )
 from .plan import WINDOW, Command, Plan, Step, boot_frame, command_name, encode_slices, frame
 from .plan import run as run_plan
-from .protocol import Counters, Protocol, Waiter
+from .protocol import Counters, Protocol, Waiter, any_may_have_run
 from .script import Load, Script, ScriptCall, missed, repair
 
 if TYPE_CHECKING:
@@ -59,7 +59,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHUNK: Final = (65_536,)  # bytes a read; a tuple, to be mapped over
+_CHUNK_SIZE: Final = 65_536
+# The arguments of recv, to be mapped over.
+_CHUNK: Final = ((_CHUNK_SIZE,),)
+_CHUNK_AT_HAND: Final = ((_CHUNK_SIZE,), (getattr(socket, "MSG_DONTWAIT", 0),))
+_IDLE_S: Final = 0.01  # after so long without a call, a look at the socket costs nobody anything
 _LATE_S: Final = 0.01  # how much too late the socket's own timeout may end a wait
 _BLOCKED_S: Final = 0.05  # how often a writer whose peer does not read looks for a reader
 _ASLEEP_AT_MOST_S: Final = 3600.0  # what a lock and a socket take for a timeout is bounded
@@ -108,6 +112,7 @@ class _Link:
         self._chunks: list[bytes] = []
         self._sleepers: dict[_Caller, object] = {}
         self._tick = math.inf  # SO_RCVTIMEO, seconds
+        self.used = monotonic()
 
     # Calls. `me` is the name under which the caller holds a role.
 
@@ -137,13 +142,28 @@ class _Link:
                     self._wait(sent[-WINDOW], me, deadline)
             for waiter in sent:
                 self._wait(waiter, me, deadline)
+                if waiter.error is not None:
+                    raise waiter.error
+        except BaseException as error:
+            self._leave(me, error)
+            if isinstance(error, TransportError) and sent:
+                error.may_have_run = any_may_have_run(sent)
+            raise
+        return sent
+
+    def look(self, me: object) -> None:
+        """See whether something came while nobody waited: the connection's end, or pushes."""
+        with self._mutex:
+            if self._reader is not None or self.protocol.owed or self.protocol.outbox:
+                return
+            self._reader = me
+        try:
+            self._read_chunk(_CHUNK_AT_HAND)
         except BaseException as error:
             self._leave(me, error)
             raise
-        for waiter in sent:
-            if waiter.error is not None:
-                raise waiter.error
-        return sent
+        with self._mutex:
+            self._hand_on()
 
     def load(self, script: Script, missed_at: int, deadline: float) -> Reply:
         """What SCRIPT LOAD answers; one load is shared by all that miss together."""
@@ -252,11 +272,11 @@ class _Link:
                 self._read(waiter, deadline)
             elif not waiter.done:  # it may have been before it had a bed to be woken from
                 self._sleep(waiter, deadline)
-        if waiter.bed is not None:
-            self._sleepers.pop(waiter, None)
-        if self._reader is me:
+        if waiter.bed is not None or self._reader is me:
             with self._mutex:
-                self._hand_on()
+                self._sleepers.pop(waiter, None)
+                if self._reader is me:
+                    self._hand_on()
 
     def _sleep(self, waiter: _Caller, deadline: float) -> None:
         left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
@@ -273,13 +293,13 @@ class _Link:
                 self._set_tick(left)
             self._read_chunk()
 
-    def _read_chunk(self) -> None:
+    def _read_chunk(self, how: Sequence[Iterable[int]] = _CHUNK) -> None:
         """Read once, unless the reader before left something; hand out what came."""
         chunks = self._chunks
         if not chunks:
             try:
                 # One step for the interpreter: no signal can come between recv and the list.
-                chunks.extend(map(self._recv, _CHUNK))
+                chunks.extend(map(self._recv, *how))
             except BlockingIOError:
                 self._tick = math.inf  # it ran out: too short for whoever waits, or just right
                 return
@@ -318,10 +338,14 @@ class _Link:
             if self._writer is me:
                 self._writer = None
                 self._end("a write to the server was interrupted", error)
-            if self._reader is me:
-                if self._handing_out:
-                    self._end("the reading of a reply was interrupted", error)
+            if self._reader is me and self._handing_out:
+                self._end("the reading of a reply was interrupted", error)
+            # Nobody, or somebody who may not have been woken, if handing on was interrupted.
+            if self._reader is me or self._reader is None:
                 self._hand_on()
+            for sleeper, name in self._sleepers.items():
+                if name is self._reader:
+                    _wake(cast(threading.Lock, sleeper.bed))
 
     def _hand_on(self) -> None:
         """Nobody reads; whoever has slept longest is woken to read."""
@@ -495,14 +519,19 @@ class Connector:
         again = [at for at in scripts if missed(replies[at])]
         if again:
             calls = [cast(ScriptCall, commands[at]) for at in again]
-            for at, reply in zip(
-                again, self._repair(link, calls, waiters[-1].place, deadline), strict=True
-            ):
+            others_ran = len(again) < len(commands)
+            repaired = self._repair(link, calls, waiters[-1].place, deadline, others_ran)
+            for at, reply in zip(again, repaired, strict=True):
                 replies[at] = reply
         return replies
 
     def _repair(
-        self, link: _Link, calls: list[ScriptCall], missed_at: int, deadline: float
+        self,
+        link: _Link,
+        calls: list[ScriptCall],
+        missed_at: int,
+        deadline: float,
+        others_ran: bool = False,
     ) -> list[Reply]:
         self._counters.evalsha_calls += len(calls)
 
@@ -512,7 +541,7 @@ class Connector:
             slices = encode_slices(request, self._options.max_pending)
             return [reply for waiter in link.stream(slices, deadline) for reply in waiter.replies]
 
-        return run_plan(repair(calls, missed_at), answer)
+        return run_plan(repair(calls, missed_at, others_ran), answer)
 
     # Connections.
 
@@ -531,11 +560,19 @@ class Connector:
         """The connection, made anew if it was lost. One caller dials; others wait for it."""
         link = self._link
         if link is not None and link.protocol.broken is None:
-            return link
+            now = monotonic()
+            if now - link.used > _IDLE_S:
+                link.look(object())
+            link.used = now
+            if link.protocol.broken is None:
+                return link
         left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
-        if left <= 0 or not self._dialling.acquire(timeout=left):
-            raise ConnectFailed(f"no connection to {self._address} in time")
+        mine: list[bool] = []
         try:
+            # One step for the interpreter: no signal can come between the lock and its owner.
+            mine.extend(map(self._dialling.acquire, (True,), (max(left, 0),)))
+            if not mine[0]:
+                raise ConnectFailed(f"no connection to {self._address} in time")
             if self._closed:
                 raise Closed
             link = self._link
@@ -547,7 +584,8 @@ class Connector:
                     raise Closed
             return link
         finally:
-            self._dialling.release()
+            if mine and mine[0]:
+                self._dialling.release()
 
     def _dial(self, deadline: float) -> _Link:
         options = self._options

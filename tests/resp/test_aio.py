@@ -316,9 +316,9 @@ def test_who_gives_up_connecting_leaves_no_connection_behind(
     asked, gate, gone = threading.Event(), threading.Event(), threading.Event()
 
     def slow(peer: Peer) -> None:
+        assert peer.command()[0] == b"HELLO"
         asked.set()
         peer.wait(gate)
-        peer.hello()
         peer.swallow()
         gone.set()
 

@@ -564,7 +564,10 @@ def test_a_second_reply_to_one_command_ends_the_connection(shell: Shell, fake: F
     assert connector.stats()["reconnects"] == 1
 
 
-def test_an_orphan_that_came_while_nobody_waited_answers_nobody(shell: Shell, fake: Fakes) -> None:
+def test_an_orphan_that_came_while_nobody_waited_answers_nobody(
+    shell: Shell, fake: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resp.threads._IDLE_S", 0)  # the socket is looked at after any idle time
     idle, sent = threading.Event(), threading.Event()
 
     def unasked(peer: Peer) -> None:

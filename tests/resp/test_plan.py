@@ -245,7 +245,7 @@ def test_what_changes_the_meaning_of_replies_is_refused(
         ways: list[Callable[[Any], Any]] = [
             lambda refused: connector.command(*refused),
             lambda refused: connector.pipeline([("PING",), refused]),
-            lambda refused: connector.pipeline([("PING",), list(refused)]),
+            lambda refused: connector.pipeline([("PING",), list(refused)]),  # type: ignore[list-item]
             lambda refused: connector.run(plan(refused)),
             lambda refused: connector.run(plan([("PING",), refused])),
         ]

@@ -837,9 +837,9 @@ def test_ctrl_c_again_and_again(dial: Callable[..., Connector], server: Any) -> 
             signal.pthread_kill(main, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, on_signal)
+    workers = [begin(work, number) for number in range(3)]
+    presser = begin(press, threading.get_ident())
     try:
-        workers = [begin(work, number) for number in range(3)]
-        presser = begin(press, threading.get_ident())
         while interrupts < 100 and not wrong:
             turns += 1
             name = b"main %d" % turns
@@ -852,10 +852,9 @@ def test_ctrl_c_again_and_again(dial: Callable[..., Connector], server: Any) -> 
                 armed = False
             if reply != name:
                 wrong.append((name, reply))
-        over.set()
-        presser.result(5)
     finally:
         over.set()
+        presser.result(5)  # before the handler goes, so that nobody else is interrupted
         signal.signal(signal.SIGINT, before)
     assert all(worker.result(10) for worker in workers)
     assert wrong == []
