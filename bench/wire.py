@@ -1,6 +1,6 @@
 """One caller's round trips over loopback TCP, beside redis-py and beside a bare socket.
 
-    python -m bench wire [--rounds 15] [--calls 2000] [--json]
+    python -m bench wire [--rounds 15] [--calls 2000] [--pin] [--json]
 
 Every contender says the same command to the same private server, one call at a time. The bare
 socket sends bytes that were made before and counts the bytes of the answer: what is left of its
@@ -8,6 +8,10 @@ time is the kernel's and the server's, the floor under any client. A round times
 turn, on every work, so that a noisy moment falls on all of them; a figure is the median over the
 rounds, and a ratio is the median of the ratios within each round. A peer that is not installed is
 named as missing.
+
+Client and server take turns, so whether the scheduler keeps them on one core or wakes one core from
+the other can double every figure, the floor's too. `--pin` keeps both on one core: figures that
+repeat, and in which a client's own work is what differs.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import argparse
 import gc
 import importlib.util
 import json
+import os
 import socket
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -136,10 +141,16 @@ def _contenders(server: Embedded, stack: ExitStack) -> Iterator[tuple[str, Calla
         from redis import _parsers as parsers
 
         if importlib.util.find_spec("hiredis") is not None:
-            fast = stack.enter_context(redis.Redis(host=server.host, port=server.port, protocol=3))
+            fast = stack.enter_context(
+                redis.Redis(host=server.host, port=server.port, protocol=3, socket_timeout=5)
+            )
             yield PEER, lambda work: work.theirs(fast)
         pool = redis.ConnectionPool(
-            host=server.host, port=server.port, protocol=3, parser_class=parsers._RESP3Parser
+            host=server.host,
+            port=server.port,
+            protocol=3,
+            socket_timeout=5,
+            parser_class=parsers._RESP3Parser,
         )
         plain = stack.enter_context(redis.Redis.from_pool(pool))
         yield PURE, lambda work: work.theirs(plain)
@@ -165,9 +176,23 @@ class Result:
     ratio: float
 
 
-def measure(rounds: int, calls: int) -> list[Result]:
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this process, and those that it starts, on one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def measure(rounds: int, calls: int, *, pin: bool = False) -> list[Result]:
     """Time every contender on every work, `rounds` times `calls` calls."""
-    with Embedded(tcp=True) as server, ExitStack() as stack:
+    with ExitStack() as stack:
+        if pin:
+            stack.enter_context(_one_core())
+        server = stack.enter_context(Embedded(tcp=True))
         contenders = dict(_contenders(server, stack))
         series = {
             (work.name, name): prepare(work)
@@ -179,10 +204,15 @@ def measure(rounds: int, calls: int) -> list[Result]:
         for call in series.values():
             _time(call, max(1, calls // 10))  # caches, branches and sockets get warm
         for _ in range(rounds):
-            for key, call in series.items():
-                took, used = _time(call, calls)
-                wall[key].append(took)
-                cpu[key].append(used)
+            gc.collect()
+            gc.disable()
+            try:
+                for key, call in series.items():
+                    took, used = _time(call, calls)
+                    wall[key].append(took)
+                    cpu[key].append(used)
+            finally:
+                gc.enable()
     return [
         Result(
             work,
@@ -200,15 +230,10 @@ def measure(rounds: int, calls: int) -> list[Result]:
 
 def _time(call: Call, calls: int) -> tuple[float, float]:
     """Microseconds a call: on the clock, and of this process's CPU."""
-    gc.collect()
-    gc.disable()
-    try:
-        used, start = time.process_time(), time.perf_counter()
-        for _ in range(calls):
-            call()
-        took, used = time.perf_counter() - start, time.process_time() - used
-    finally:
-        gc.enable()
+    used, start = time.process_time(), time.perf_counter()
+    for _ in range(calls):
+        call()
+    took, used = time.perf_counter() - start, time.process_time() - used
     return took / calls * 1e6, used / calls * 1e6
 
 
@@ -259,13 +284,16 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--rounds", type=int, default=15, help="how often each is timed")
     parser.add_argument("--calls", type=int, default=2000, help="calls a round")
+    parser.add_argument("--pin", action="store_true", help="client and server on one core (Linux)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     options = parser.parse_args(argv)
     if options.rounds < 1 or options.calls < 1:
         parser.error("--rounds and --calls must be 1 or more")
+    if options.pin and not hasattr(os, "sched_setaffinity"):
+        parser.error("--pin needs Linux")
 
     try:
-        results = measure(options.rounds, options.calls)
+        results = measure(options.rounds, options.calls, pin=options.pin)
     except EmbeddedError as error:
         print(f"bench wire: {error}", file=sys.stderr)
         return 3

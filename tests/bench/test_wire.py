@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 
@@ -42,6 +43,17 @@ def test_table_names_who_is_missing(
         assert work.name in out
 
 
+def test_pinning_is_undone(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.sched_getaffinity(0)
+    seen: set[int] = set()
+    with wire._one_core():
+        seen |= os.sched_getaffinity(0)
+    assert len(seen) == 1
+    assert os.sched_getaffinity(0) == before
+    assert main(["--rounds", "1", "--calls", "1", "--pin"]) == 0
+    assert os.sched_getaffinity(0) == before
+
+
 def _result(contender: str, ratio: float) -> Result:
     return Result("EVALSHA 2 keys, 2 args", contender, 1, 1, 1, 1, ratio)
 
@@ -70,7 +82,7 @@ def test_wrong_usage_is_two(argv: list[str]) -> None:
 def test_without_a_server_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(rounds: int, calls: int) -> None:
+    def fail(rounds: int, calls: int, *, pin: bool) -> None:
         raise EmbeddedError("install it")
 
     monkeypatch.setattr(wire, "measure", fail)

@@ -799,6 +799,7 @@ def test_ctrl_c_while_writing_ends_the_connection(
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that hits a GC
 def test_ctrl_c_again_and_again(dial: Callable[..., Connector], server: Any) -> None:
     """Whatever it hits, no reply reaches another's call and nobody hangs."""
     connector = dial(server.url, timeout=5)
