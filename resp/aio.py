@@ -60,25 +60,22 @@ _LATE_S: Final = 0.001  # how long after a deadline its caller may be told
 
 
 class _Task(Waiter):
-    """A waiter whose caller is a task.
+    """A waiter whose caller is a task; it sleeps on a future.
 
     Attributes:
         deadline: On the loop's clock.
-        future: Resolved when the waiter is done; None until somebody waits for it.
     """
 
-    __slots__ = ("deadline", "future")
+    __slots__ = ("deadline",)
 
     def __init__(self, data: bytes, missing: int, deadline: float) -> None:
         super().__init__(data, missing)
         self.deadline = deadline
-        self.future: asyncio.Future[None] | None = None
 
     def settle(self) -> None:
         self.done = True
-        future = self.future
-        if future is not None and not future.done():
-            future.set_result(None)
+        if self.sleep is not None and not self.sleep.done():
+            self.sleep.set_result(None)
 
 
 class _Link(asyncio.Protocol):
@@ -144,7 +141,7 @@ class _Link(asyncio.Protocol):
                     await self._wait(sent[-WINDOW])
                 await self._room(deadline)
                 waiter = _Task(data, count, deadline)
-                self._post(waiter, counted=not sent)
+                self._post(waiter, not sent)
                 sent.append(waiter)
             for waiter in sent:
                 await self._wait(waiter)
@@ -178,10 +175,10 @@ class _Link(asyncio.Protocol):
 
     # Writing.
 
-    def _post(self, waiter: _Task, *, counted: bool = True) -> None:
+    def _post(self, waiter: _Task, counted: bool = True) -> None:
         protocol = self.protocol
         quiet = not protocol.owed
-        protocol.ask(waiter, counted=counted)
+        protocol.ask(waiter, counted)
         if quiet or len(protocol.outbox) >= _FLUSH_AT:
             self._flush()
         else:
@@ -222,7 +219,8 @@ class _Link(asyncio.Protocol):
         """Return when `waiter` is done; raise ReplyTimeout at its deadline."""
         if waiter.done:
             return
-        future = waiter.future = self._loop.create_future()
+        future: asyncio.Future[None] = self._loop.create_future()
+        waiter.sleep = future
         self._waiting[waiter] = None
         alarm = self._alarm
         if alarm is None or alarm.when() > waiter.deadline + _LATE_S:
@@ -231,7 +229,7 @@ class _Link(asyncio.Protocol):
             await future
         finally:
             self._waiting.pop(waiter, None)
-            waiter.future = None
+            waiter.sleep = None
 
     def _set_alarm(self, when: float) -> None:
         if self._alarm is not None:
@@ -246,7 +244,7 @@ class _Link(asyncio.Protocol):
         now = self._loop.time()
         earliest = math.inf
         for waiter in list(self._waiting):
-            future = waiter.future
+            future = waiter.sleep
             if waiter.deadline <= now:
                 if future is not None and not future.done():
                     future.set_exception(
@@ -332,10 +330,9 @@ class AsyncConnector:
     def stats(self) -> dict[str, int | str]:
         """Counters since the connector was made, and how it stands."""
         link = self._link
-        counters = self._counters
         return {
-            **asdict(counters),
-            "pending": link.protocol.pending if link is not None else 0,
+            **asdict(self._counters),
+            "pending": 0 if link is None else link.protocol.pending,
             "protocol": self._protocol,
             "status": self._status(),
         }

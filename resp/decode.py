@@ -517,6 +517,21 @@ class Decoder:
         else:
             parts.append(data)
 
+    def decode(self, data: bytes) -> list[Reply]:
+        """Feed one chunk and answer every reply that is complete now: `feed` and `replies` in one.
+
+        Raises:
+            ProtocolError: As `replies` does.
+        """
+        if data and self._idle and not self._parts:
+            replies = _one_shot(data, self._max_bulk, self._max_depth)
+            if replies:
+                self._base += len(data)
+                self.attributes = None
+                return replies
+        self.feed(data)
+        return self.replies()
+
     def next(self) -> Reply:
         """Answer the next reply, or `NEED_DATA` if it is not complete.
 
@@ -963,8 +978,32 @@ def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Re
     tokens = data.split(b"\r\n")
     if tokens.pop():
         return []
+    if len(tokens) < _MANY_TOKENS and tokens[0] in _OPENERS:
+        kind, left = _OPENERS[tokens[0]]
+        if kind == _ARRAY and left and max_depth:
+            items = _flat(tokens)
+            if len(items) == left:
+                return [items]
     values, used = _walk(tokens, -1, max_depth)
     return values if used == len(tokens) else []
+
+
+def _flat(tokens: list[bytes]) -> list[Reply]:
+    """Answer what follows the first token, if it is bulks and scalars that are known by heart."""
+    items: list[Reply] = []
+    rest = iter(tokens)
+    next(rest)
+    for token in rest:
+        if token in _BULKS:
+            blob = next(rest, _NO_BLOB)
+            if len(blob) != _BULKS[token]:
+                return []
+            items.append(blob)
+        elif token in _SCALARS:
+            items.append(_SCALARS[token])
+        else:
+            return []
+    return items
 
 
 def _bulk_size(line: bytes) -> int:

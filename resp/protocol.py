@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from .decode import Decoder, Push, Reply
 from .errors import ConnectionLost, Overloaded, ProtocolError, TransportError
@@ -68,9 +69,10 @@ class Waiter:
         place: Its number in the order of writing on this connection; 0 until it is written.
         done: Whether nothing more will come: all replies, or `error`.
         error: Why the replies will not come.
+        sleep: What the shell wakes the caller from; None until it has to sleep.
     """
 
-    __slots__ = ("data", "done", "error", "missing", "place", "replies")
+    __slots__ = ("data", "done", "error", "missing", "place", "replies", "sleep")
 
     def __init__(self, data: bytes, missing: int) -> None:
         self.data = data
@@ -79,6 +81,7 @@ class Waiter:
         self.place = 0
         self.done = False
         self.error: TransportError | None = None
+        self.sleep: Any = None
 
     def settle(self) -> None:
         """Nothing more will come. A shell's waiter wakes its caller here."""
@@ -178,7 +181,7 @@ class Protocol:
         """Replies owed. Two counts, for whoever asks and whoever reads may be two threads."""
         return self.asked - self.answered
 
-    def ask(self, waiter: Waiter, *, counted: bool = True) -> None:
+    def ask(self, waiter: Waiter, counted: bool = True) -> None:
         """Stand in the outbox, to be written with whoever stands there.
 
         Args:
@@ -191,7 +194,7 @@ class Protocol:
         """
         if self.broken is not None:
             raise ConnectionLost(self.broken, may_have_run=False)
-        if counted and self.pending + waiter.missing > self.max_pending:
+        if counted and self.asked - self.answered + waiter.missing > self.max_pending:
             self._counters.overloads += 1
             raise Overloaded(
                 f"{self.pending} replies are owed and max_pending is {self.max_pending}; "
@@ -205,14 +208,19 @@ class Protocol:
     def take_outbox(self) -> bytes:
         """What is to be written now. Those who stand there join the line, in order."""
         taken = self.outbox
+        owed = self.owed
+        # Into the line first: an interrupt leaves nobody out, and the write that it ends tells all.
+        if len(taken) == 1:
+            [waiter] = taken
+            owed.append(waiter)
+            data = waiter.data
+        else:
+            owed.extend(taken)
+            data = b"".join([waiter.data for waiter in taken])
         self.outbox = []
-        places = self._places
         for waiter in taken:
-            places += 1
-            waiter.place = places
-        self._places = places
-        self.owed.extend(taken)
-        data = taken[0].data if len(taken) == 1 else b"".join([waiter.data for waiter in taken])
+            self._places += 1
+            waiter.place = self._places
         self._counters.bytes_out += len(data)
         return data
 
@@ -224,10 +232,9 @@ class Protocol:
                 have been handed out; the caller ends the connection with `end`.
         """
         self._counters.bytes_in += len(data)
-        decoder = self._decoder
-        decoder.feed(data)
         owed = self.owed
-        while replies := decoder.replies():
+        replies = self._decoder.decode(data)
+        while replies:
             if len(replies) == 1 and owed and type(replies[0]) is not Push:
                 waiter = owed[0]
                 waiter.replies.append(replies[0])
@@ -241,6 +248,7 @@ class Protocol:
                 self._hand_out(replies)
             if not owed:
                 return  # what is left, if anything, is judged when more arrives
+            replies = self._decoder.replies()
 
     def _hand_out(self, replies: list[Reply]) -> None:
         if Push in map(type, replies):
@@ -261,10 +269,10 @@ class Protocol:
             waiter = owed[0]
             share = replies[at : at + waiter.missing]
             at += len(share)
-            self._counters.replies += len(share)
             waiter.replies += share
             waiter.missing -= len(share)
             self.answered += len(share)
+            self._counters.replies += len(share)
             if not waiter.missing:
                 owed.popleft()
                 waiter.settle()

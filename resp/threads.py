@@ -59,10 +59,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHUNK_SIZE: Final = 65_536
-# The arguments of recv, to be mapped over.
-_CHUNK: Final = ((_CHUNK_SIZE,),)
-_CHUNK_AT_HAND: Final = ((_CHUNK_SIZE,), (getattr(socket, "MSG_DONTWAIT", 0),))
+_CHUNK: Final = (65_536,)  # bytes a read; a tuple, to be mapped over
 _IDLE_S: Final = 0.01  # after so long without a call, a look at the socket costs nobody anything
 _LATE_S: Final = 0.01  # how much too late the socket's own timeout may end a wait
 _BLOCKED_S: Final = 0.05  # how often a writer whose peer does not read looks for a reader
@@ -71,26 +68,18 @@ _SEND_FLAGS: Final = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_N
 
 
 class _Caller(Waiter):
-    """A waiter whose caller is a thread.
+    """A waiter whose caller is a thread; it sleeps on a lock."""
 
-    Attributes:
-        bed: The lock that the caller sleeps on, if it ever has to.
-    """
-
-    __slots__ = ("bed",)
-
-    def __init__(self, data: bytes, missing: int) -> None:
-        super().__init__(data, missing)
-        self.bed: threading.Lock | None = None
+    __slots__ = ()
 
     def settle(self) -> None:
         self.done = True
-        if self.bed is not None:
-            _wake(self.bed)
+        if self.sleep is not None:
+            _wake(self.sleep)
 
 
 def _wake(bed: threading.Lock) -> None:
-    # A bed that is unlocked was woken already; whoever wakes looks at all it may be woken for.
+    # One that is unlocked was woken already; whoever wakes looks at all it may be woken for.
     with contextlib.suppress(RuntimeError):
         bed.release()
 
@@ -136,7 +125,7 @@ class _Link:
         try:
             for data, count in slices:
                 waiter = _Caller(data, count)
-                self._post(waiter, me, deadline, counted=not sent)
+                self._post(waiter, me, deadline, not sent)
                 sent.append(waiter)
                 if len(sent) >= WINDOW:
                     self._wait(sent[-WINDOW], me, deadline)
@@ -158,7 +147,8 @@ class _Link:
                 return
             self._reader = me
         try:
-            self._read_chunk(_CHUNK_AT_HAND)
+            if self._ready(select.POLLIN, 0):
+                self._read_chunk()
         except BaseException as error:
             self._leave(me, error)
             raise
@@ -188,34 +178,37 @@ class _Link:
 
     # Writing.
 
-    def _post(self, waiter: _Caller, me: object, deadline: float, *, counted: bool = True) -> None:
+    def _post(self, waiter: _Caller, me: object, deadline: float, counted: bool = True) -> None:
         with self._mutex:
-            self.protocol.ask(waiter, counted=counted)
+            self.protocol.ask(waiter, counted)
             if self._writer is not None:
                 return
             self._writer = me
+            if self._reader is None:
+                self._reader = me  # who writes is about to wait
             data = self.protocol.take_outbox()
         self._write(data, me, deadline)
-        self._write_rest(me, deadline)
+        self._writer = None  # before the look at the outbox: see below
+        if self.protocol.outbox or self.protocol.broken is not None:
+            self._flush(me, deadline)
 
     def _flush(self, me: object, deadline: float) -> None:
-        with self._mutex:
-            if self._writer is not None:
-                return
-            self._writer = me
-        self._write_rest(me, deadline)
+        """Write what stands in the outbox until nothing does; then nobody is the writer.
 
-    def _write_rest(self, me: object, deadline: float) -> None:
-        """Write what others left meanwhile, until nothing is left; then nobody is the writer."""
-        while True:
+        A writer gives its role up before it looks at the outbox, without the mutex: whoever came
+        before the first relies on the second, and whoever comes after it sees that nobody writes.
+        """
+        while self.protocol.outbox:
             with self._mutex:
-                if not self.protocol.outbox:
-                    self._writer = None
-                    if self.protocol.broken is not None:
-                        self._close_when_idle()
+                if self._writer is not None or not self.protocol.outbox:
                     return
+                self._writer = me
                 data = self.protocol.take_outbox()
             self._write(data, me, deadline)
+            self._writer = None
+        if self.protocol.broken is not None:
+            with self._mutex:
+                self._close_when_idle()
 
     def _write(self, data: bytes, me: object, deadline: float) -> None:
         if self._tap is not None:
@@ -233,18 +226,16 @@ class _Link:
     def _write_slowly(self, data: memoryview, me: object, deadline: float) -> None:
         """Write to a peer that takes no more for now, and read meanwhile: it may be waiting for
         just that."""
-        poll = select.poll()
         while data and self.protocol.broken is None:
             with self._mutex:
                 if self._reader is None:
                     self._reader = me
                 reading = self._reader is me
-            poll.register(self._sock, select.POLLOUT | (select.POLLIN if reading else 0))
             left = deadline - monotonic()
             if left <= 0:
                 raise ReplyTimeout("the server did not take the command in time")
-            events = dict(poll.poll(1000 * min(left, _BLOCKED_S if not reading else 1)))
-            event = events.get(self._sock.fileno(), 0)
+            wanted = select.POLLOUT | (select.POLLIN if reading else 0)
+            event = self._ready(wanted, min(left, 1 if reading else _BLOCKED_S))
             if reading and event & ~select.POLLOUT:
                 self._read_chunk()
             if event & ~select.POLLIN:
@@ -255,51 +246,59 @@ class _Link:
                 except OSError as error:
                     self.end(f"the connection was lost while writing: {error}", error)
 
+    def _ready(self, wanted: int, seconds: float) -> int:
+        """Which of the `select.POLL...` events that are wanted have come, or come in time."""
+        poll = select.poll()
+        poll.register(self._sock, wanted)
+        found = poll.poll(1000 * seconds)
+        return found[0][1] if found else 0
+
     # Reading.
 
     def _wait(self, waiter: _Caller, me: object, deadline: float) -> None:
         """Return when `waiter` is done: read for it and for all others, or sleep till woken."""
         while not waiter.done:
+            if self._reader is me:
+                left = deadline - monotonic()
+                if self._tick > left + _LATE_S:
+                    if left <= 0:
+                        raise _late(waiter)
+                    self._set_tick(left)
+                self._read_chunk()
+                continue
             with self._mutex:
+                if waiter.sleep is None:
+                    waiter.sleep = threading.Lock()
+                    waiter.sleep.acquire()
+                self._sleepers[waiter] = me
                 if self._reader is None:
                     self._reader = me
-                if self._reader is not me:
-                    if waiter.bed is None:
-                        waiter.bed = threading.Lock()
-                        waiter.bed.acquire()
-                    self._sleepers[waiter] = me
-            if self._reader is me:
-                self._read(waiter, deadline)
-            elif not waiter.done:  # it may have been before it had a bed to be woken from
+            # It may have been done before it had a lock to be woken from.
+            if self._reader is not me and not waiter.done:
                 self._sleep(waiter, deadline)
-        if waiter.bed is not None or self._reader is me:
+        if waiter.sleep is not None:
             with self._mutex:
                 self._sleepers.pop(waiter, None)
-                if self._reader is me:
-                    self._hand_on()
+        if self._reader is me:
+            # In this order: who lies down to sleep does so before looking for a reader.
+            self._reader = None
+            if self._sleepers or self.protocol.broken is not None:
+                with self._mutex:
+                    if self._reader is None:
+                        self._hand_on()
 
     def _sleep(self, waiter: _Caller, deadline: float) -> None:
         left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
-        woken = left > 0 and cast(threading.Lock, waiter.bed).acquire(timeout=left)
+        woken = left > 0 and waiter.sleep.acquire(timeout=left)
         if not woken and not waiter.done and deadline <= monotonic():
             raise _late(waiter)
 
-    def _read(self, waiter: _Caller, deadline: float) -> None:
-        while not waiter.done:
-            left = deadline - monotonic()
-            if self._tick > left + _LATE_S:
-                if left <= 0:
-                    raise _late(waiter)
-                self._set_tick(left)
-            self._read_chunk()
-
-    def _read_chunk(self, how: Sequence[Iterable[int]] = _CHUNK) -> None:
+    def _read_chunk(self) -> None:
         """Read once, unless the reader before left something; hand out what came."""
-        chunks = self._chunks
-        if not chunks:
+        if not self._chunks:
             try:
                 # One step for the interpreter: no signal can come between recv and the list.
-                chunks.extend(map(self._recv, *how))
+                self._chunks.extend(map(self._recv, _CHUNK))
             except BlockingIOError:
                 self._tick = math.inf  # it ran out: too short for whoever waits, or just right
                 return
@@ -307,7 +306,7 @@ class _Link:
                 self.end(f"the connection was lost: {error}", error)
                 return
         self._handing_out = True
-        data = chunks.pop()
+        data = self._chunks.pop()
         if not data:
             self.end("the server closed the connection")
         else:
@@ -338,6 +337,8 @@ class _Link:
             if self._writer is me:
                 self._writer = None
                 self._end("a write to the server was interrupted", error)
+            elif self._writer is None and self.protocol.outbox:
+                self._end("a write to the server was interrupted before it began", error)
             if self._reader is me and self._handing_out:
                 self._end("the reading of a reply was interrupted", error)
             # Nobody, or somebody who may not have been woken, if handing on was interrupted.
@@ -345,7 +346,7 @@ class _Link:
                 self._hand_on()
             for sleeper, name in self._sleepers.items():
                 if name is self._reader:
-                    _wake(cast(threading.Lock, sleeper.bed))
+                    _wake(sleeper.sleep)
 
     def _hand_on(self) -> None:
         """Nobody reads; whoever has slept longest is woken to read."""
@@ -356,7 +357,7 @@ class _Link:
         for sleeper, name in self._sleepers.items():
             if not sleeper.done:
                 self._reader = name
-                _wake(cast(threading.Lock, sleeper.bed))
+                _wake(sleeper.sleep)
                 return
 
     def _end(self, reason: str, cause: BaseException | None = None) -> None:
@@ -412,9 +413,9 @@ class Connector:
         Raises:
             ServerError: The server answered an error.
         """
-        deadline = self._deadline(timeout)
         data = frame(args)
-        reply = self._live(deadline).exchange(data, deadline).replies[0]
+        link, deadline = self._begin(timeout)
+        reply = link.exchange(data, deadline).replies[0]
         if type(reply) is ErrorReply:
             raise ServerError(reply.code, reply.message, command_name(args))
         return reply
@@ -432,7 +433,13 @@ class Connector:
             ServerError: The script, or SCRIPT LOAD, answered an error.
             ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
         """
-        reply = self._say(script(keys, args), self._deadline(timeout))
+        data = script.head(len(keys)).encode((*keys, *args))
+        link, deadline = self._begin(timeout)
+        waiter = link.exchange(data, deadline)
+        self._counters.evalsha_calls += 1
+        reply = waiter.replies[0]
+        if missed(reply):
+            reply = self._repair(link, [script(keys, args)], waiter.place, deadline)[0]
         if type(reply) is ErrorReply:
             raise ServerError(reply.code, reply.message, ScriptCall.command)
         return reply
@@ -456,10 +463,9 @@ class Connector:
     def stats(self) -> dict[str, int | str]:
         """Counters since the connector was made, and how it stands."""
         link = self._link
-        counters = self._counters
         return {
-            **asdict(counters),
-            "pending": link.protocol.pending if link is not None else 0,
+            **asdict(self._counters),
+            "pending": 0 if link is None else link.protocol.pending,
             "protocol": self._protocol,
             "status": self._status(),
         }
@@ -555,6 +561,16 @@ class Connector:
             return "closed"
         link = self._link
         return "connected" if link is not None and link.protocol.broken is None else "disconnected"
+
+    def _begin(self, timeout: float | None) -> tuple[_Link, float]:
+        """The connection, and the deadline of a call that begins now."""
+        now = monotonic()
+        deadline = now + (self._options.timeout if timeout is None else check_timeout(timeout))
+        link = self._link
+        if link is None or link.protocol.broken is not None or now - link.used > _IDLE_S:
+            return self._live(deadline), deadline
+        link.used = now
+        return link, deadline
 
     def _live(self, deadline: float) -> _Link:
         """The connection, made anew if it was lost. One caller dials; others wait for it."""

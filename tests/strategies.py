@@ -29,7 +29,8 @@ from resp.errors import ProtocolError
 class DecoderLike(Protocol):
     """What the checks use of a decoder."""
 
-    attributes: Any
+    @property
+    def attributes(self) -> Any: ...
 
     def feed(self, data: bytes) -> None: ...
 
@@ -463,6 +464,34 @@ def plain() -> Decoder:
     decoder = Decoder()
     decoder._quick = decoder._idle = False
     return decoder
+
+
+class AtOnce:
+    """A decoder that is fed by `decode`, as the router does it; for `replies`."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+        self._ready: list[Any] = []
+        self._error: ProtocolError | None = None
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._ready = self._decoder.decode(data)
+        except ProtocolError as error:
+            self._error = error
+
+    def replies(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        ready, self._ready = self._ready, []
+        return ready or self._decoder.replies()
+
+    def next(self) -> Any:
+        return self._decoder.next()
+
+    @property
+    def attributes(self) -> Any:
+        return self._decoder.attributes
 
 
 def decode(factory: Factory, chunks: list[bytes], *, singly: bool = True) -> Outcome:

@@ -239,6 +239,15 @@ def test_nothing_to_claim_is_an_error(server: Server) -> None:
         claim()
 
 
+def test_an_error_reply_ends_the_demo(server: Server) -> None:
+    def say() -> None:
+        with module.Stage(Report(None), server.url, private=False) as stage:
+            stage.say("worker A", ("NOSUCHCOMMAND",))
+
+    with pytest.raises(resp.ServerError, match="unknown command"):
+        say()
+
+
 # How it looks.
 
 

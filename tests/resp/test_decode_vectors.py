@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resp.decode import Decoder, Pairs
-from tests.strategies import Cut, Outcome, cuts, decode, plain, typed
+from tests.strategies import AtOnce, Cut, Outcome, cuts, decode, plain, typed
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -171,6 +171,8 @@ def test_vector(case: dict[str, Any]) -> None:
                 chunks = [wire[at : at + size] for at in range(0, len(wire), size)]
                 _check(case, decode(factory, chunks))
                 _check(case, decode(factory, chunks, singly=False))
+                if factory is Decoder:
+                    _check(case, decode(AtOnce, chunks, singly=False))
 
 
 @pytest.mark.parametrize("case", EARLY, ids=[case["id"] for case in EARLY])
@@ -211,11 +213,14 @@ def test_capture(capture: dict[str, Any]) -> None:
     assert decode(plain, [wire]) == whole
     assert decode(Decoder, [bytes((byte,)) for byte in wire]) == whole
     assert decode(Decoder, [wire], singly=False).replies == whole.replies
+    assert decode(AtOnce, [wire], singly=False).replies == whole.replies
 
 
 @given(st.sampled_from(CAPTURES), cuts())
 def test_captures_cut_anywhere(capture: dict[str, Any], cut: Cut) -> None:
-    _check_capture(capture, decode(Decoder, cut(base64.b64decode(capture["reply_b64"]))))
+    chunks = cut(base64.b64decode(capture["reply_b64"]))
+    _check_capture(capture, decode(Decoder, chunks))
+    _check_capture(capture, decode(AtOnce, chunks, singly=False))
 
 
 # What a recorded frame's type may have become.
