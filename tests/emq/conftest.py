@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias
 
@@ -12,11 +13,29 @@ from emq.job import Job
 
 from .shells import Shell
 
+_left_out: Counter[str] = Counter()
+
 
 def needs(*verbs: str) -> pytest.MarkDecorator:
-    """Marks a test of verbs that not every version of the client has."""
-    missing = [verb for verb in verbs if not hasattr(Queue, verb)]
-    return pytest.mark.skipif(bool(missing), reason=f"no verb {', '.join(missing)} yet")
+    """Marks a test of the bus contract's verbs that not every version of the client has."""
+    return pytest.mark.needs(*verbs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*verbs): taken out where Queue has not all of them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marks = item.iter_markers("needs")
+        missing = {verb for mark in marks for verb in mark.args if not hasattr(Queue, verb)}
+        (left_out if missing else kept).append(item)
+        _left_out.update(missing)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 SHELLS = [("threads", 2), ("threads", 3), ("aio", 2), ("aio", 3)]
@@ -126,3 +145,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         from .golden import summary
 
         terminalreporter.write_line(f"golden recordings: {summary()}")
+    for verb, tests in sorted(_left_out.items()):
+        terminalreporter.write_line(f"{tests} tests are for the verb {verb}, which is not there")
