@@ -30,6 +30,8 @@ from emq.job import Item, Job
 from emq.queue import Queue
 from resp import Arg, Command, Connector, Plan, Script, ScriptCall, encode_command
 
+from .options import MOST_BODY, MOST_CALLS, up_to
+
 T = TypeVar("T")
 
 _DIGEST: Final = 40
@@ -424,24 +426,18 @@ def chart(rows: Sequence[Row], calls: int, path: str) -> None:
         plt.close(figure)
 
 
-def _at_least(smallest: int) -> Any:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < smallest:
-            raise argparse.ArgumentTypeError(f"must be {smallest} or more")
-        return value
-
-    return number
-
-
 def main(argv: Sequence[str]) -> int:
     """Count, print, and answer 0 if connector, server and closed form agree."""
     parser = argparse.ArgumentParser(
         prog="python -m bench bytes",
         description="EVAL every time against EVALSHA after one SCRIPT LOAD, counted to the byte.",
     )
-    parser.add_argument("--calls", type=_at_least(1), default=1000, help="calls of each script")
-    parser.add_argument("--body", type=_at_least(1), default=800, help="bytes of the first script")
+    parser.add_argument(
+        "--calls", type=up_to(MOST_CALLS), default=1000, help="calls of each script"
+    )
+    parser.add_argument(
+        "--body", type=up_to(MOST_BODY), default=800, help="bytes of the first script"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     parser.add_argument("--svg", metavar="FILE", help="draw a chart too (needs matplotlib)")
     options = parser.parse_args(argv)

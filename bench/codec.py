@@ -25,6 +25,8 @@ from typing import Final, TypeAlias
 from resp.decode import Decoder
 from resp.encode import Arg, Head, encode_command
 
+from .options import MOST_ROUNDS, up_to
+
 _CHUNK: Final = 64 * 1024
 _OURS: Final = "resp"
 _HIREDIS: Final = "hiredis"
@@ -366,13 +368,19 @@ def main(argv: list[str] | None = None) -> int:
     """Print the results as a table, or as JSON lines; answer the exit code."""
     told = (__doc__ or "").split("\n", 1)[0]
     parser = argparse.ArgumentParser(prog="python -m bench.codec", description=told)
-    parser.add_argument("--rounds", type=int, default=7, help="times each contender runs; 7")
+    parser.add_argument(
+        "--rounds", type=up_to(MOST_ROUNDS), default=7, help="times each contender runs; 7"
+    )
     parser.add_argument("--only", default="", help="a part of the names to measure")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
     options = parser.parse_args(argv)
     missing: set[str] = set()
+    measured = False
     for result in measure(options.rounds, options.only, missing):
         print(json.dumps(asdict(result)) if options.json else _row(result), flush=True)
+        measured = True
+    if not measured:
+        parser.error(f"no name has {options.only!r} in it; without --only all are measured")
     for name in sorted(missing):
         print(f"missing: {name}; pip install it to compare", file=sys.stderr)
     return 0

@@ -34,6 +34,8 @@ import resp
 from emq.embedded import Embedded, EmbeddedError
 from resp import Arg, Script, encode_command
 
+from .options import MOST_CALLS, MOST_ROUNDS, up_to
+
 OURS: Final = "resp"
 BARE: Final = "bare socket"
 PEER: Final = "redis-py + hiredis"
@@ -282,13 +284,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench wire", description="One caller's round trips, beside peers."
     )
-    parser.add_argument("--rounds", type=int, default=15, help="how often each is timed")
-    parser.add_argument("--calls", type=int, default=2000, help="calls a round")
+    parser.add_argument(
+        "--rounds", type=up_to(MOST_ROUNDS), default=15, help="how often each is timed"
+    )
+    parser.add_argument("--calls", type=up_to(MOST_CALLS), default=2000, help="calls a round")
     parser.add_argument("--pin", action="store_true", help="client and server on one core (Linux)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     options = parser.parse_args(argv)
-    if options.rounds < 1 or options.calls < 1:
-        parser.error("--rounds and --calls must be 1 or more")
     if options.pin and not hasattr(os, "sched_setaffinity"):
         parser.error("--pin needs Linux")
 

@@ -1,46 +1,87 @@
 """The `emq` command.
 
-Stdout is data, stderr is talk. Exit codes: 0 done, 1 refused, 2 usage, 3 no connection. An error is
-one line that names the next step.
+Stdout is data, stderr is talk. An error is one line that names the next step. Exit codes:
+
+    0    done
+    1    refused, or stdout cannot be written
+    2    usage, a URL that cannot be used among it
+    3    no connection
+    130  a Ctrl-C
+    141  whoever read stdout has gone; quietly, as shells report a program that SIGPIPE ended
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
-from resp import AddressError, RespError, TransportError
+from resp import AddressError, ConnectFailed, RespError, ServerError, TransportError
 
+from . import output
 from .embedded import EmbeddedError
-from .errors import EmqError
+from .errors import EmqError, FenceError
+
+_CREDENTIALS: Final = ("NOAUTH", "WRONGPASS", "NOPERM")
+_PRIVATE: Final = "leave --url out for a private server"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; its exit code."""
-    options = _parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = options.run
+    url: str | None = None
     try:
+        try:
+            options = _parser().parse_args(argv)
+        except SystemExit as done:
+            if not done.code:  # what --help told must have been written, too
+                output.write("", output.stdout())
+            raise
+        output.stdout()  # before anything is done whose outcome could not be told
+        url = options.url
+        command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
+    except output.OutputError as error:
+        output.drop()
+        return 141 if error.unread else _fail(1, str(error))
     except AddressError as error:
-        return _fail(2, error)
+        return _fail(2, _with_step(error, url))
     except (TransportError, EmbeddedError) as error:
-        return _fail(3, error)
+        return _fail(3, _with_step(error, url))
     except (EmqError, RespError) as error:
-        return _fail(1, error)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; the flush at exit must not fail on it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _fail(1, _with_step(error, url))
     except KeyboardInterrupt:
         return 130
 
 
-def _fail(code: int, error: Exception) -> int:
-    print(f"emq: {error}", file=sys.stderr)
+def _fail(code: int, told: str) -> int:
+    if sys.stderr is not None:  # where it was closed, print would take stdout
+        with suppress(OSError):
+            print(f"emq: {' '.join(told.split())}", file=sys.stderr)
     return code
+
+
+def _with_step(error: Exception, url: str | None) -> str:
+    """An error's message, with what to do next. Messages that say so themselves have a `;`."""
+    told = str(error)
+    if isinstance(error, FenceError):
+        return f"{told}; or give another --url, or {_PRIVATE}"
+    if ";" in told:
+        return told
+    if url is None:
+        return f"{told}; run it again, or name a server with --url"
+    if isinstance(error, AddressError):
+        step = f"give --url as valkey://user:password@host:port/db or unix:///path, or {_PRIVATE}"
+    elif getattr(error, "code", None) in _CREDENTIALS:
+        step = f"put user:password@ in the URL, of a user who may do this, or {_PRIVATE}"
+    elif isinstance(error, ServerError):
+        step = f"see to it that the server takes writes and scripts, or {_PRIVATE}"
+    elif isinstance(error, ConnectFailed):
+        step = f"is it running? give another --url, or {_PRIVATE}"
+    else:
+        step = f"is the server still up? run it again, or {_PRIVATE}"
+    return f"{told}; {step}"
 
 
 def _parser() -> argparse.ArgumentParser:

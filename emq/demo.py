@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import socketserver
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +35,10 @@ from resp import (
 )
 
 from .embedded import Embedded
-from .errors import EmqError, JobGone, StaleToken
+from .errors import EmqError, JobGone, StaleToken, escaped
+from .fence import fence
 from .job import Job
+from .output import stdout, write
 from .plans import jobs
 from .queue import Queue
 
@@ -51,7 +52,8 @@ _WORKER_A, _WORKER_B, _REAPER = "worker A", "worker B", "reaper"
 
 def demo(*, url: str | None, as_json: bool) -> int:
     """Run all four parts; 0 if every verdict holds, else 1."""
-    report = Report(None if as_json else sys.stdout)
+    out = stdout()
+    report = Report(None if as_json else out)
     with ExitStack() as stack:
         private = url is None
         if url is None:
@@ -64,7 +66,7 @@ def demo(*, url: str | None, as_json: bool) -> int:
         count_the_bytes(stage)
     holds = report.conclude()
     if as_json:
-        print(json.dumps(report.document(), indent=2))
+        write(json.dumps(report.document(), indent=2) + "\n", out)
     return 0 if holds else 1
 
 
@@ -84,7 +86,7 @@ class Report:
     def server(self, name: str) -> None:
         """Say which server all this happens on."""
         self._server = name
-        self._print(f"On {name}. -> was sent, <- was received.")
+        self._print(f"On {escaped(name, 200)}. -> was sent, <- was received.")
 
     def part(self, title: str) -> None:
         """Begin a part of the demo."""
@@ -151,7 +153,7 @@ class Report:
 
     def _print(self, text: str) -> None:
         if self._out is not None:
-            print(text, file=self._out, flush=True)
+            write(text + "\n", self._out)
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._color else text
@@ -189,8 +191,8 @@ _WAYS: Final = {
 class Stage:
     """The actors: two workers and a reaper, each with a connector of its own, under one tap.
 
-    Its queue is new, and removed at the end. No version fence: nobody else knows the queue, and a
-    fence would leave its key on a server that is not the demo's.
+    Its queue is new, and removed at the end. A server that belongs to another wire version is
+    refused; one that is nobody's is not claimed, since the demo leaves it as it was.
 
     Args:
         private: The server has no other client.
@@ -206,10 +208,11 @@ class Stage:
         self._written: set[str] = set()
 
     def __enter__(self) -> Stage:
+        fenced = {} if self.private else {"on_connect": fence(claim=False)}
         with ExitStack() as undo:
             undo.callback(self.leave)
             self.queues = {
-                who: Queue(self.dial(self._url), self._name)
+                who: Queue(self.dial(self._url, **fenced), self._name)
                 for who in (_WORKER_A, _WORKER_B, _REAPER)
             }
             undo.pop_all()

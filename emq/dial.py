@@ -16,12 +16,15 @@ def connect(url: str, *, wire_version: str | None = WIRE_VERSION, **options: Any
     """Dial a server, for threads, and make sure that it speaks this wire version.
 
     Args:
-        url: `valkey://user:password@host:port/db`, `valkeys://` for TLS, `unix:///path`.
+        url: `valkey://user:password@host:port/db`, or `unix:///path`. This version has no TLS:
+            `valkeys://` is refused.
         wire_version: What the server's other clients speak. It is compared on every connect and
             reconnect, and claimed where nobody has. None connects without looking.
         options: Those of `resp.connect`.
 
     Raises:
+        TypeError, ValueError: The URL, an option or `wire_version` cannot be used; nothing was
+            dialled.
         FenceError: The server belongs to another wire version.
         ConnectFailed: No connection could be made.
     """

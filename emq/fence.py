@@ -14,12 +14,22 @@ from resp import ErrorReply, Plan, ServerError
 
 from .errors import FenceError
 from .keyspace import VERSION_KEY
+from .plans.arguments import blob
 
 WIRE_VERSION: Final = "echomq:3.0.0"
 
 
-def fence(wire_version: str = WIRE_VERSION) -> Callable[[], Plan[None]]:
+def fence(wire_version: str = WIRE_VERSION, *, claim: bool = True) -> Callable[[], Plan[None]]:
     """Answer an `on_connect` that lets a connection through only at this wire version.
+
+    Args:
+        wire_version: The version.
+        claim: Claim it where nobody has. Without, a server that is nobody's is let pass, and
+            nothing is written.
+
+    Raises:
+        TypeError: `wire_version` is no str.
+        ValueError: It is empty, or holds a lone surrogate.
 
     The plan raises:
         FenceError: The server belongs to another version, or nobody could claim it.
@@ -27,10 +37,18 @@ def fence(wire_version: str = WIRE_VERSION) -> Callable[[], Plan[None]]:
             That is no verdict on the version, so it is not a FenceError; the connection is not
             used either way.
     """
-    expected = wire_version.encode()
+    if not isinstance(wire_version, str):
+        raise TypeError(
+            f"wire_version is str, or None for no fence, not {type(wire_version).__name__}"
+        )
+    if not wire_version:
+        raise ValueError("wire_version is empty; pass None for no fence")
+    expected = blob("wire_version", wire_version)
 
     def check() -> Plan[None]:
         found = _answer("GET", (yield ("GET", VERSION_KEY)))
+        if found is None and not claim:
+            return
         if found is None:
             # Whoever comes second finds the key there, and the read after tells whose it is.
             _answer("SET", (yield ("SET", VERSION_KEY, wire_version, "NX")))

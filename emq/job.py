@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+
+# A payload, a result or an error text, as verbs take it; text is sent as UTF-8.
+Blob: TypeAlias = bytes | bytearray | memoryview | str
+
+_SHOWN: Final = 40  # characters of a text, and fields of a row: what others wrote may be huge
 
 
 class Job(NamedTuple):
@@ -51,8 +56,8 @@ class Item(NamedTuple):
         run_at_ms: When it becomes due, in ms since 1970.
     """
 
-    payload: bytes | str
-    job_id: str | None = None
+    payload: Blob
+    job_id: str | bytes | None = None
     delay_ms: int | None = None
     run_at_ms: int | None = None
 
@@ -79,9 +84,14 @@ class Row(NamedTuple):
     fields: dict[str, str]
 
     def __repr__(self) -> str:
+        told = [
+            f"{_cut(name)}: {_hidden(self.fields[name])}" for name in list(self.fields)[:_SHOWN]
+        ]
+        if len(self.fields) > _SHOWN:
+            told.append("...")
         return (
-            f"Row(state={self.state!r}, attempts={self.attempts}, "
-            f"payload={_hidden(self.payload)}, fields={self.fields!r})"
+            f"Row(state={_cut(self.state)}, attempts={self.attempts}, "
+            f"payload={_hidden(self.payload)}, fields={{{', '.join(told)}}})"
         )
 
 
@@ -97,8 +107,23 @@ class Sweep(NamedTuple):
     dead: list[str]
 
 
-def _hidden(payload: bytes | str | None) -> str:
-    return "None" if payload is None else f"<{len(payload)} {type(payload).__name__}>"
+def _hidden(value: object) -> str:
+    """A value by its size and its type alone."""
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    if isinstance(value, memoryview):
+        try:
+            return f"<{value.nbytes} {kind}>"
+        except ValueError:  # it was released
+            return f"<{kind}>"
+    return f"<{len(value)} {kind}>" if isinstance(value, bytes | bytearray | str) else f"<{kind}>"
 
 
-__all__ = ["Item", "Job", "Receipt", "Row", "Sweep"]
+def _cut(text: str | None) -> str:
+    if text is None or len(text) <= _SHOWN:
+        return ascii(text)
+    return ascii(text[:_SHOWN]) + "..."
+
+
+__all__ = ["Blob", "Item", "Job", "Receipt", "Row", "Sweep"]

@@ -58,11 +58,23 @@ def _serve(owner: int, tcp: bool) -> None:
         try:
             server.start()
             port = _open_port(server) if tcp else 0
-            print(json.dumps({"path": str(path), "port": port}), flush=True)
+            if not _tell({"path": str(path), "port": port}):
+                return
             while os.getppid() == owner:
                 sleep(_WATCH_S)
         finally:
             server.terminate()
+
+
+def _tell(facts: dict[str, Any]) -> bool:
+    """Say something to the owner, in one line; whether it is there to hear it."""
+    try:
+        print(json.dumps(facts), flush=True)
+    except BrokenPipeError:
+        # It was killed meanwhile. The flush at exit must not fail on the line again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _leave(signal_number: int, frame: object) -> NoReturn:
@@ -76,7 +88,7 @@ def main(argv: list[str]) -> None:
     try:
         _serve(int(argv[0]), argv[1] == "tcp")
     except Exception as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        _tell({"error": str(error)})
         raise SystemExit(1) from None
 
 

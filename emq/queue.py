@@ -6,12 +6,12 @@ The two classes are one line a method over the same plans; they differ in `await
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from resp import Plan
 
 from .ids import Mint
-from .job import Item, Job, Receipt, Row, Sweep
+from .job import Blob, Item, Job, Receipt, Row, Sweep
 from .keyspace import Keyspace
 from .plans import jobs, reads, recovery, schedule
 
@@ -28,6 +28,40 @@ class AsyncRunner(Protocol):
     """What an `AsyncQueue` needs of its connector."""
 
     async def run(self, plan: Plan[T], /) -> T: ...
+
+
+# Of a code object, `inspect.CO_COROUTINE` and `inspect.CO_ITERABLE_COROUTINE`: calling it makes
+# something to await.
+_AWAITED: Final = 0x80 | 0x100
+
+
+def _check_connector(connector: object, *, awaited: bool) -> None:
+    """Refuse a connector of the other shell, which would send nothing or wait for nothing.
+
+    A callable that does not show its code passes: it may be a pool's, or a wrapper's.
+    """
+    mine, other = ("AsyncQueue", "Queue") if awaited else ("Queue", "AsyncQueue")
+    verb = "connect_async" if awaited else "connect"
+    run = getattr(connector, "run", None)
+    if not callable(run):
+        raise TypeError(
+            f"connector is what emq.{verb} answers, not {type(connector).__name__}; "
+            f"dial first: {mine}({'await ' if awaited else ''}emq.{verb}(url), name)"
+        )
+    flags = getattr(getattr(run, "__code__", None), "co_flags", None)
+    if isinstance(flags, int) and bool(flags & _AWAITED) is not awaited:
+        raise TypeError(
+            f"{mine} needs a connector whose run is {'' if awaited else 'not '}a coroutine "
+            f"function, as emq.{verb} answers; use {other} with this {type(connector).__name__}"
+        )
+
+
+def _checked_mint(mint: Mint | None) -> Mint:
+    if mint is None:
+        return Mint()
+    if not callable(getattr(mint, "mint", None)):
+        raise TypeError(f"mint is an emq.Mint or None, not {type(mint).__name__}")
+    return mint
 
 
 class Queue:
@@ -49,22 +83,27 @@ class Queue:
         connector: As given.
         name: As given.
         keys: The names of the queue's keys.
+
+    Raises:
+        TypeError: The connector is no connector, or one for asyncio; or `mint` is no mint.
+        ValueError: The name is not one.
     """
 
     def __init__(self, connector: Runner, name: str, *, mint: Mint | None = None) -> None:
+        _check_connector(connector, awaited=False)
         self.connector = connector
         self.keys = Keyspace(name)
         self.name = self.keys.queue
-        self._mint = Mint() if mint is None else mint
+        self._mint = _checked_mint(mint)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
     def enqueue(
         self,
-        payload: bytes | str,
+        payload: Blob,
         *,
-        job_id: str | None = None,
+        job_id: str | bytes | None = None,
         delay_ms: int | None = None,
         run_at_ms: int | None = None,
     ) -> Receipt:
@@ -85,7 +124,7 @@ class Queue:
             jobs.enqueue(self.keys, self._mint, payload, job_id, delay_ms, run_at_ms)
         )
 
-    def enqueue_many(self, items: Iterable[bytes | str | Item]) -> list[Receipt]:
+    def enqueue_many(self, items: Iterable[Blob | Item]) -> list[Receipt]:
         """Add many jobs in one flush, in order.
 
         Args:
@@ -98,6 +137,11 @@ class Queue:
         Raises:
             InvalidId, WrongKind: An id is no job's; nothing was sent.
             ServerError: The server refused a part; a note on the error says how many it admitted.
+            TransportError: The call was cut; any of the jobs may have been admitted, as a note on
+                the error says. A bulk whose Items all have a `job_id` can be sent again: what was
+                admitted stays as it is, and its receipt's `admitted` is False.
+            TypeError: `items` is one payload or a mapping, or holds what is neither payload nor
+                Item; nothing was sent.
         """
         return self.connector.run(jobs.enqueue_many(self.keys, self._mint, items))
 
@@ -111,11 +155,13 @@ class Queue:
 
         Raises:
             TransportError: No answer; a job may be claimed, and comes back when its lease ends.
+            ContractError: The entry is none that an enqueue makes. It is leased, so the next claim
+                gets past it.
         """
         return self.connector.run(jobs.claim(self.keys, lease_ms))
 
     def complete(
-        self, job: Job | str, result: bytes | str | None = None, *, token: int | None = None
+        self, job: Job | str | bytes, result: Blob | None = None, *, token: int | None = None
     ) -> None:
         """Settle a job as done. Its row is deleted.
 
@@ -132,27 +178,27 @@ class Queue:
 
     def complete_and_claim(
         self,
-        job: Job | str,
+        job: Job | str | bytes,
         lease_ms: int = 30_000,
         *,
-        result: bytes | str | None = None,
+        result: Blob | None = None,
         token: int | None = None,
     ) -> Job | None:
         """Settle a job as done and take the next one, in one step.
 
         None if nothing is pending, or the queue is paused; the job is completed even so. Where the
         completion is refused, nothing is claimed. Arguments and errors are those of `complete` and
-        of `claim`.
+        of `claim`; where it raises `ContractError`, the job is completed.
         """
         return self.connector.run(jobs.complete_and_claim(self.keys, job, lease_ms, result, token))
 
     def retry(
         self,
-        job: Job | str,
+        job: Job | str | bytes,
         *,
         delay_ms: int,
         max_attempts: int,
-        error: bytes | str,
+        error: Blob,
         token: int | None = None,
     ) -> str:
         """Settle a job as failed: it falls due again after a delay, or is dead.
@@ -173,7 +219,7 @@ class Queue:
         """
         return self.connector.run(jobs.retry(self.keys, job, delay_ms, max_attempts, error, token))
 
-    def extend(self, job: Job | str, lease_ms: int, *, token: int | None = None) -> None:
+    def extend(self, job: Job | str | bytes, lease_ms: int, *, token: int | None = None) -> None:
         """Let a job's lease end `lease_ms` from now.
 
         A lease that has run out can be extended as long as nobody has reaped it.
@@ -184,7 +230,9 @@ class Queue:
         """
         return self.connector.run(recovery.extend(self.keys, job, lease_ms, token))
 
-    def extend_many(self, jobs: Iterable[Job | tuple[str, int]], lease_ms: int) -> list[str]:
+    def extend_many(
+        self, jobs: Iterable[Job | tuple[str | bytes, int]], lease_ms: int
+    ) -> list[str]:
         """Let many leases end `lease_ms` from now.
 
         Args:
@@ -194,6 +242,10 @@ class Queue:
         Returns:
             The ids whose leases could not be extended: they are held by another claim, settled,
             reaped or gone. Nothing was written for them.
+
+        Raises:
+            InvalidId, WrongKind: An id is no job's; nothing was sent.
+            TypeError: They are neither Jobs nor pairs; nothing was sent.
         """
         return self.connector.run(recovery.extend_many(self.keys, jobs, lease_ms))
 
@@ -232,7 +284,7 @@ class Queue:
         """
         return self.connector.run(reads.counts(self.keys))
 
-    def state(self, job_id: str) -> str | None:
+    def state(self, job_id: str | bytes) -> str | None:
         """Answer where a job is, or None if there is no such job.
 
         One of pending, active, scheduled, dead, awaiting_children; unknown for a row that is in no
@@ -240,7 +292,7 @@ class Queue:
         """
         return self.connector.run(reads.state(self.keys, job_id))
 
-    def job(self, job_id: str) -> Row | None:
+    def job(self, job_id: str | bytes) -> Row | None:
         """Answer a job's row, or None if there is no such job."""
         return self.connector.run(reads.job(self.keys, job_id))
 
@@ -256,19 +308,20 @@ class AsyncQueue:
     """
 
     def __init__(self, connector: AsyncRunner, name: str, *, mint: Mint | None = None) -> None:
+        _check_connector(connector, awaited=True)
         self.connector = connector
         self.keys = Keyspace(name)
         self.name = self.keys.queue
-        self._mint = Mint() if mint is None else mint
+        self._mint = _checked_mint(mint)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
     async def enqueue(
         self,
-        payload: bytes | str,
+        payload: Blob,
         *,
-        job_id: str | None = None,
+        job_id: str | bytes | None = None,
         delay_ms: int | None = None,
         run_at_ms: int | None = None,
     ) -> Receipt:
@@ -277,8 +330,11 @@ class AsyncQueue:
             jobs.enqueue(self.keys, self._mint, payload, job_id, delay_ms, run_at_ms)
         )
 
-    async def enqueue_many(self, items: Iterable[bytes | str | Item]) -> list[Receipt]:
-        """Add many jobs in one flush, in order."""
+    async def enqueue_many(self, items: Iterable[Blob | Item]) -> list[Receipt]:
+        """Add many jobs in one flush, in order.
+
+        Where it is cut by a TransportError, any of the jobs may have been admitted: give ids.
+        """
         return await self.connector.run(jobs.enqueue_many(self.keys, self._mint, items))
 
     async def claim(self, lease_ms: int = 30_000) -> Job | None:
@@ -286,17 +342,17 @@ class AsyncQueue:
         return await self.connector.run(jobs.claim(self.keys, lease_ms))
 
     async def complete(
-        self, job: Job | str, result: bytes | str | None = None, *, token: int | None = None
+        self, job: Job | str | bytes, result: Blob | None = None, *, token: int | None = None
     ) -> None:
         """Settle a job as done. Its row is deleted."""
         return await self.connector.run(jobs.complete(self.keys, job, result, token))
 
     async def complete_and_claim(
         self,
-        job: Job | str,
+        job: Job | str | bytes,
         lease_ms: int = 30_000,
         *,
-        result: bytes | str | None = None,
+        result: Blob | None = None,
         token: int | None = None,
     ) -> Job | None:
         """Settle a job as done and take the next one, in one step."""
@@ -306,11 +362,11 @@ class AsyncQueue:
 
     async def retry(
         self,
-        job: Job | str,
+        job: Job | str | bytes,
         *,
         delay_ms: int,
         max_attempts: int,
-        error: bytes | str,
+        error: Blob,
         token: int | None = None,
     ) -> str:
         """Settle a job as failed: it falls due again after a delay, or is dead."""
@@ -318,11 +374,15 @@ class AsyncQueue:
             jobs.retry(self.keys, job, delay_ms, max_attempts, error, token)
         )
 
-    async def extend(self, job: Job | str, lease_ms: int, *, token: int | None = None) -> None:
+    async def extend(
+        self, job: Job | str | bytes, lease_ms: int, *, token: int | None = None
+    ) -> None:
         """Let a job's lease end `lease_ms` from now."""
         return await self.connector.run(recovery.extend(self.keys, job, lease_ms, token))
 
-    async def extend_many(self, jobs: Iterable[Job | tuple[str, int]], lease_ms: int) -> list[str]:
+    async def extend_many(
+        self, jobs: Iterable[Job | tuple[str | bytes, int]], lease_ms: int
+    ) -> list[str]:
         """Let many leases end `lease_ms` from now."""
         return await self.connector.run(recovery.extend_many(self.keys, jobs, lease_ms))
 
@@ -342,11 +402,11 @@ class AsyncQueue:
         """Answer how many jobs are pending, active, schedule, dead, completed and failed."""
         return await self.connector.run(reads.counts(self.keys))
 
-    async def state(self, job_id: str) -> str | None:
+    async def state(self, job_id: str | bytes) -> str | None:
         """Answer where a job is, or None if there is no such job."""
         return await self.connector.run(reads.state(self.keys, job_id))
 
-    async def job(self, job_id: str) -> Row | None:
+    async def job(self, job_id: str | bytes) -> Row | None:
         """Answer a job's row, or None if there is no such job."""
         return await self.connector.run(reads.job(self.keys, job_id))
 

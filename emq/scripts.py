@@ -33,7 +33,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from resp import ErrorReply, Plan, Reply, Script, ScriptCall, ServerError
 
-from .errors import ContractError, refusal
+from .errors import ContractError, escaped, refusal
+from .ids import received_job_id
 
 _FOLDER: Final = os.path.join(os.path.dirname(__file__), "lua")
 
@@ -251,9 +252,7 @@ class Transition:
 
     def ids(self, reply: Reply) -> list[str]:
         """Answer a reply, or a part of one, that is a list of ids."""
-        if type(reply) is not list or not all(type(id) is bytes for id in reply):
-            raise self.unexpected(reply)
-        return [id.decode("utf-8", "surrogateescape") for id in reply]
+        return ids_of(self.name, reply)
 
     def unexpected(self, reply: Reply) -> ContractError:
         """The error for a reply that the header does not declare."""
@@ -266,6 +265,29 @@ class Transition:
             f"script {self.name} takes {', '.join(declared)}; "
             f"missing: {', '.join(missing) or 'none'}; not declared: {', '.join(extra) or 'none'}"
         )
+
+
+def ids_of(name: str, reply: Reply) -> list[str]:
+    """Answer a reply that is a list of jobs' ids as str.
+
+    Raises:
+        ContractError: It is not, or somebody wrote a member into the queue that is no job's id.
+    """
+    if type(reply) is not list or not all(type(id) is bytes for id in reply):
+        raise ContractError(name, reply)
+    return [id_of(name, reply, id) for id in reply]
+
+
+def id_of(name: str, reply: Reply, id: bytes) -> str:
+    """Answer a job's id, a part of a reply, as str.
+
+    Raises:
+        ContractError: It is none.
+    """
+    text = received_job_id(id)
+    if text is None:
+        raise ContractError(name, reply, f"'{escaped(id)}' for a job's id")
+    return text
 
 
 def names() -> list[str]:
@@ -322,6 +344,8 @@ __all__ = [
     "Parameter",
     "Transition",
     "header_of",
+    "id_of",
+    "ids_of",
     "names",
     "source_of",
 ]

@@ -25,6 +25,7 @@ from .errors import (
     EncodeValueError,
     Overloaded,
     ProtocolError,
+    Reentered,
     Refused,
     RefusedCommand,
     ReplyTimeout,
@@ -34,6 +35,7 @@ from .errors import (
     ShaMismatch,
     TransactionAborted,
     TransportError,
+    WrongLoop,
 )
 from .plan import Command, Plan, Step
 from .script import Script, ScriptCall
@@ -68,6 +70,7 @@ __all__ = [
     "ProtocolError",
     "Push",
     "Record",
+    "Reentered",
     "Refused",
     "RefusedCommand",
     "Reply",
@@ -83,6 +86,7 @@ __all__ = [
     "TransactionAborted",
     "TransportError",
     "Verbatim",
+    "WrongLoop",
     "connect",
     "connect_async",
     "encode_command",

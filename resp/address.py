@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .decode import ErrorReply, Pairs, Reply
-from .errors import AddressError, Refused
+from .errors import AddressError, Refused, escaped
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ class Options:
             raise AddressError(str(error)) from None
         if type(self.max_pending) is not int or self.max_pending < 1:
             raise AddressError(f"max_pending must be a whole number above 0: {self.max_pending!r}")
+        if self.tap is not None and not hasattr(self.tap, "write"):
+            raise AddressError(f"tap must be a Tap or None, not {type(self.tap).__name__}")
+        if self.on_connect is not None and not callable(self.on_connect):
+            raise AddressError("on_connect must be a function that makes a plan, or None")
 
 
 def change_options(options: Options, changes: dict[str, Any]) -> Options:
@@ -158,7 +162,9 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:  # whose text may quote the password
-        raise AddressError("the URL's host or port is malformed") from None
+        raise AddressError(
+            "the URL's host or port is malformed; percent-encode what is special in a password"
+        ) from None
     if parts.fragment or url.endswith("#"):
         raise AddressError("the URL holds a '#'; percent-encode it as %23")
 
@@ -294,5 +300,10 @@ def _accepted(address: Address, command: tuple[str | int, ...]) -> Plan[None]:
 
 
 def _refused(address: Address, command: str, reply: ErrorReply) -> Refused:
-    told = reply.message.encode("unicode_escape").decode("ascii")
-    return Refused(f"{address} refused {command}: {told}", reply.code)
+    message = reply.message
+    if address.password:
+        message = message.replace(address.password, "***")
+    told = f"{address} refused {command}: {escaped(message)}"
+    if reply.code in ("NOAUTH", "WRONGPASS"):
+        told += "; put user:password@ into the URL, percent-encoded"
+    return Refused(told, reply.code)

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import socket
+import warnings
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -28,10 +31,12 @@ from .encode import Arg
 from .errors import (
     Closed,
     ConnectFailed,
+    EncodeTypeError,
     ProtocolError,
     ReplyTimeout,
     ServerError,
     TransportError,
+    WrongLoop,
 )
 from .plan import (
     WINDOW,
@@ -44,8 +49,8 @@ from .plan import (
     frame,
     run_async,
 )
-from .protocol import Counters, Protocol, Waiter, any_may_have_run
-from .script import Load, Script, ScriptCall, missed, repair
+from .protocol import Counters, Protocol, Waiter, any_may_have_run, late
+from .script import Load, Loaded, Script, ScriptCall, missed, repair
 
 if TYPE_CHECKING:
     from typing import Self
@@ -91,6 +96,7 @@ class _Link(asyncio.Protocol):
         self._writable: asyncio.Event | None = None  # set while writing is not paused
         self._waiting: dict[_Task, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf  # not every loop's handle tells
 
     # What the transport calls.
 
@@ -153,15 +159,19 @@ class _Link(asyncio.Protocol):
             raise
         return sent
 
-    async def load(self, script: Script, missed_at: int, deadline: float) -> Reply:
+    async def load(self, request: Load, deadline: float) -> Loaded:
         """What SCRIPT LOAD answers; one load is shared by all that miss together."""
         waiter = _Task(b"", 0, deadline)
-        if self.protocol.join_load(script.sha, script.load(), missed_at, waiter):
+        sha, body = request.script.sha, request.script.load()
+        begun = self.protocol.join_load(sha, body, request.missed_at, waiter, request.may_begin)
+        if begun is None:
+            return None
+        if begun:
             self._flush_soon()
         await self._wait(waiter)
         if waiter.error is not None:
             raise waiter.error
-        return waiter.replies[0]
+        return waiter.replies[0], begun
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
         """Nothing more is sent or received; everybody is told."""
@@ -198,7 +208,11 @@ class _Link(asyncio.Protocol):
             data = self.protocol.take_outbox()
             if self._tap is not None:
                 self._tap.write(self._number, data)
-            cast(asyncio.Transport, self._transport).write(data)
+            transport = cast(asyncio.Transport, self._transport)
+            if transport.is_closing():  # it was lost, and connection_lost is about to say so
+                self.end("the connection was lost")
+            else:
+                transport.write(data)
 
     async def _room(self, deadline: float) -> None:
         """Wait while the transport holds more than it should."""
@@ -222,10 +236,9 @@ class _Link(asyncio.Protocol):
         future: asyncio.Future[None] = self._loop.create_future()
         waiter.sleep = future
         self._waiting[waiter] = None
-        alarm = self._alarm
-        if alarm is None or alarm.when() > waiter.deadline + _LATE_S:
-            self._set_alarm(waiter.deadline)
         try:
+            if self._alarm_at > waiter.deadline + _LATE_S:
+                self._set_alarm(waiter.deadline)
             await future
         finally:
             self._waiting.pop(waiter, None)
@@ -235,24 +248,37 @@ class _Link(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        self._alarm_at = when
         if when < math.inf:
             self._alarm = self._loop.call_at(when, self._ring)
 
     def _ring(self) -> None:
         """Tell those whose time is up, and look again when the next one's is."""
         self._alarm = None
+        self._alarm_at = math.inf
         now = self._loop.time()
         earliest = math.inf
         for waiter in list(self._waiting):
             future = waiter.sleep
             if waiter.deadline <= now:
                 if future is not None and not future.done():
-                    future.set_exception(
-                        ReplyTimeout(f"{waiter.missing} of the replies did not come in time")
-                    )
+                    future.set_exception(late(waiter))
             else:
                 earliest = min(earliest, waiter.deadline)
         self._set_alarm(earliest)
+
+
+_connectors: weakref.WeakSet[AsyncConnector] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # A transport cannot be closed here: its selector is shared with the parent.
+    for connector in list(_connectors):
+        connector._home = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class AsyncConnector:
@@ -268,6 +294,8 @@ class AsyncConnector:
         self._counters = Counters()
         self._link: _Link | None = None
         self._loop = asyncio.get_running_loop()
+        self._home: asyncio.AbstractEventLoop | None = self._loop  # None in a forked child
+        _connectors.add(self)
         self._dialling: asyncio.Task[_Link] | None = None
         self._closed = False
         self._dials = 0
@@ -304,6 +332,8 @@ class AsyncConnector:
             ServerError: The script, or SCRIPT LOAD, answered an error.
             ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
         """
+        if not isinstance(script, Script):
+            raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}")
         reply = await self._say(script(keys, args), self._deadline(timeout))
         if type(reply) is ErrorReply:
             raise ServerError(reply.code, reply.message, ScriptCall.command)
@@ -346,6 +376,9 @@ class AsyncConnector:
     async def close(self) -> None:
         """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
         self._closed = True
+        if self._loop.is_closed() or self._home is None:
+            return  # its transport went with its loop, or is its parent's
+        self._stay_home()
         if self._dialling is not None:
             self._dialling.cancel()
         if self._link is not None:
@@ -362,6 +395,14 @@ class AsyncConnector:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        link = self._link
+        if link is None or link.protocol.broken is not None or self._home is None:
+            return
+        _warn(f"unclosed {self!r}", ResourceWarning, source=self)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(link.end, "the connector was dropped without close()")
 
     def __repr__(self) -> str:
         return f"<AsyncConnector to {self._address}, {self._status()}>"
@@ -410,20 +451,27 @@ class AsyncConnector:
         deadline: float,
         others_ran: bool = False,
     ) -> list[Reply]:
-        self._counters.evalsha_calls += len(calls)
-
-        async def answer(request: Any) -> Any:
+        async def answer(request: Load | list[ScriptCall]) -> Any:
             if isinstance(request, Load):
-                return await link.load(request.script, request.missed_at, deadline)
+                return await link.load(request, deadline)
+            self._counters.evalsha_calls += len(request)
             slices = encode_slices(request, self._options.max_pending)
             waiters = await link.stream(slices, deadline)
-            return [reply for waiter in waiters for reply in waiter.replies]
+            return [reply for waiter in waiters for reply in waiter.replies], waiters[-1].place
 
         return await run_async(repair(calls, missed_at, others_ran), answer)
 
     # Connections.
 
+    def _stay_home(self) -> None:
+        if asyncio.get_running_loop() is not self._home:
+            raise WrongLoop(
+                "this connector belongs to another event loop, or to the process that this one was "
+                "forked from; connect in the loop that uses it"
+            )
+
     def _deadline(self, timeout: float | None) -> float:
+        self._stay_home()
         if timeout is None:
             return self._loop.time() + self._options.timeout
         return self._loop.time() + check_timeout(timeout)
@@ -529,7 +577,7 @@ class AsyncConnector:
                     return await self._dialled_socket(family, where)
             except (OSError, ValueError) as error:
                 told = str(error) or "timed out"
-                tried.append(f"{where[0] if address.path is None else where}: {told}")
+                tried.append(f"{where[0]}: {told}" if len(places) > 1 else told)
         raise ConnectFailed(f"{address}: {'; '.join(tried)}")
 
     async def _dialled_socket(self, family: int, where: Any) -> socket.socket:

@@ -278,9 +278,22 @@ def _itself(items: list[Reply]) -> list[Reply]:
     return items
 
 
+_FLOOD: Final = 4096  # items, from which on it matters how many of them share a hash
+
+
+def _collide(keys: list[Reply]) -> bool:
+    """Whether so many keys share a hash that building a table of them would be quadratic.
+
+    Numbers can be chosen so (multiples of 2**61 - 1 all hash to 0); bytes and str cannot.
+    """
+    return 8 * len(set(map(hash, keys))) < len(keys)
+
+
 def _pairs(items: list[Reply]) -> dict[Reply, Reply] | Pairs:
     rest = iter(items)
     try:
+        if len(items) > _FLOOD and _collide(items[::2]):
+            return Pairs(zip(items[::2], items[1::2], strict=True))
         found = dict(zip(rest, rest, strict=True))
     except TypeError:
         found = {}
@@ -291,6 +304,8 @@ def _pairs(items: list[Reply]) -> dict[Reply, Reply] | Pairs:
 
 def _members(items: list[Reply]) -> set[Reply] | list[Reply]:
     try:
+        if len(items) > _FLOOD and _collide(items):
+            return items
         found = set(items)
     except TypeError:
         return items
@@ -457,6 +472,9 @@ class Decoder:
         max_elements: int = 2**24,
         max_depth: int = 128,
     ) -> None:
+        for limit in (max_bulk, max_line, max_elements, max_depth):
+            if type(limit) is not int or limit < 0:
+                raise ValueError(f"a limit is a whole number, 0 or more, not {limit!r:.60}")
         self._max_bulk = max_bulk
         self._max_line = max_line
         self._max_elements = max_elements
@@ -495,6 +513,8 @@ class Decoder:
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take what was received. A bytearray or memoryview is copied and may be used again."""
         if self._parts or type(data) is not bytes or self._fault is not None:
+            if not isinstance(data, bytes | bytearray | memoryview):
+                raise TypeError(f"a decoder is fed bytes, not {type(data).__name__}")
             self._keep(bytes(data))
         elif data:
             self._parts.append(data)
@@ -954,7 +974,10 @@ class Decoder:
         if self._stack:
             self._dangling = self._items, len(self._items)
         else:
-            self._notes.setdefault(len(self._queue) + len(self._out), []).extend(items)
+            notes = self._notes.setdefault(len(self._queue) + len(self._out), [])
+            if len(notes) + len(items) > self._max_elements:
+                raise _Malformed("more attributes before one reply than max_elements")
+            notes += items
 
 
 def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Reply]:

@@ -10,18 +10,29 @@ RespError
   RefusedCommand       a command that would break the connection's framing; nothing was sent
   RequiresResp3        a verb that only RESP3 can carry
   TransactionAborted   EXEC ran nothing
+  WrongLoop            an asyncio connector outside the loop that it was made in; nothing was sent
   TransportError       no reply; `may_have_run` says whether the command may have run
     ConnectFailed      no connection could be made
       Refused          the server refused the connection itself; `code`
     ConnectionLost     the connection ended with replies owed
     ReplyTimeout       the reply did not come in time
     Overloaded         too many replies owed; nothing was sent
+    Reentered          called by a signal handler within another call
     Closed             the connector was closed; nothing was sent
 """
 
 from __future__ import annotations
 
 import builtins
+
+
+def escaped(message: str) -> str:
+    """A server's text as printable ASCII, without the arguments that it may quote.
+
+    A server that does not know a command quotes what came with it, be it a password.
+    """
+    told = message.partition(", with args beginning with")[0]
+    return ascii(told)[1:-1]
 
 
 class RespError(Exception):
@@ -75,7 +86,7 @@ class ServerError(RespError):
         self.command = command
 
     def __str__(self) -> str:
-        told = self.message.encode("unicode_escape").decode("ascii")
+        told = escaped(self.message)
         return f"{told} (answering {self.command})" if self.command else told
 
 
@@ -106,6 +117,10 @@ class RequiresResp3(RespError):
 
 class TransactionAborted(RespError):
     """EXEC ran none of the transaction's commands."""
+
+
+class WrongLoop(RespError, RuntimeError):
+    """The connector belongs to another event loop, or process. Nothing was sent."""
 
 
 class TransportError(RespError):
@@ -158,8 +173,24 @@ class Overloaded(TransportError):
         super().__init__(message, may_have_run=False)
 
 
+class Reentered(TransportError):
+    """A signal handler or a finalizer called a connector whose call it had interrupted.
+
+    The call that was interrupted is further down the same stack, so there is nothing to wait for.
+    """
+
+    def __init__(
+        self,
+        message: str = "called from within a call of the same connector, by a signal handler or a "
+        "finalizer; use sibling() for a connection of its own",
+        *,
+        may_have_run: bool = True,
+    ) -> None:
+        super().__init__(message, may_have_run=may_have_run)
+
+
 class Closed(TransportError):
     """The connector was closed; nothing was sent."""
 
-    def __init__(self, message: str = "the connector is closed") -> None:
+    def __init__(self, message: str = "the connector is closed; connect again") -> None:
         super().__init__(message, may_have_run=False)

@@ -16,8 +16,8 @@ and `AsyncConnector.run` drive plans; a plan never knows which.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from .encode import Arg, encode_command
 from .errors import EncodeTypeError, RefusedCommand, RespError
@@ -46,8 +46,14 @@ Step: TypeAlias = Command | list[Command]
 Plan: TypeAlias = Generator[Step, Any, T]
 
 
+def _check_plan(plan: object) -> None:
+    if not isinstance(plan, Generator):
+        raise TypeError(f"a plan is a generator, what calling its function makes, not {plan!r:.60}")
+
+
 def run(plan: Generator[S, Any, T], exchange: Callable[[S], Any]) -> T:
     """Drive `plan` with a function that says one step and answers its reply or replies."""
+    _check_plan(plan)
     resume: Callable[[Any], S] = plan.send
     fact: Any = None
     try:
@@ -67,6 +73,7 @@ def run(plan: Generator[S, Any, T], exchange: Callable[[S], Any]) -> T:
 
 async def run_async(plan: Generator[S, Any, T], exchange: Callable[[S], Awaitable[Any]]) -> T:
     """Drive `plan` with a coroutine function that says one step and answers its replies."""
+    _check_plan(plan)
     resume: Callable[[Any], S] = plan.send
     fact: Any = None
     try:
@@ -88,12 +95,18 @@ async def run_async(plan: Generator[S, Any, T], exchange: Callable[[S], Awaitabl
 _REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"), "its messages are no replies"),
     **dict.fromkeys(("UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"), "its answers are no replies"),
+    **dict.fromkeys(
+        ("MULTI", "EXEC", "DISCARD"),
+        "what other callers say would come between; say all of MULTI .. EXEC in one pipeline",
+    ),
+    "WATCH": "it would watch for every caller; use sibling() for a connection of its own",
     **dict.fromkeys(("MONITOR", "SYNC", "PSYNC"), "it turns the connection into a feed"),
     "CLIENT REPLY": "it stops the replies that others wait for",
     "HELLO": "it changes the protocol for everybody; use connect(..., protocol=, client_name=)",
     "RESET": "it undoes what connecting set up; use sibling() for a connection of its own",
     "QUIT": "it ends the connection for everybody; use close()",
 }
+_TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
 # Names that need no second look. Bounded: a caller may draw names from anywhere.
 _passed: set[object] = set()
 _PASSED_AT_MOST: Final = 1000
@@ -124,24 +137,39 @@ def frame(command: Command) -> bytes:
     )
 
 
-def encode_slices(commands: list[Command], max_pending: int) -> list[tuple[bytes, int]]:
+def encode_slices(commands: Sequence[Command], max_pending: int) -> list[tuple[bytes, int]]:
     """The bytes of `commands` in slices to be written one by one, and how many each holds.
 
     All of them are encoded, or none. A slice is small enough that the server's work on one overlaps
-    with the writing of the next, and that a window of slices stays below `max_pending`.
+    with the writing of the next, and that a window of slices stays below `max_pending`. No cut goes
+    through MULTI .. EXEC: what other callers say would come between.
+
+    Raises:
+        EncodeError: A command cannot be encoded.
+        RefusedCommand: One may not be sent, or a MULTI has no EXEC or DISCARD, or one no MULTI.
     """
     most = max(1, min(_SLICE_COMMANDS, max_pending // WINDOW))
     slices = []
     frames: list[bytes] = []
     size = 0
+    inside = False
     for command in commands:
-        data = frame(command)
+        try:
+            data = frame(command)
+        except RefusedCommand:
+            word = command_name(command)
+            if word not in _TRANSACTION or (word == "MULTI") is inside:
+                raise
+            inside = word == "MULTI"
+            data = encode_command(*cast(tuple[Arg, ...], command))
         frames.append(data)
         size += len(data)
-        if len(frames) >= most or size >= _SLICE_BYTES:
+        if not inside and (len(frames) >= most or size >= _SLICE_BYTES):
             slices.append((b"".join(frames), len(frames)))
             frames = []
             size = 0
+    if inside:
+        raise RefusedCommand("MULTI has no EXEC in this pipeline; say all of it in one")
     if frames:
         slices.append((b"".join(frames), len(frames)))
     return slices
@@ -154,9 +182,11 @@ def boot_frame(command: Command) -> bytes:
 
 def command_name(command: Command) -> str:
     """A command's name, for an error: never its arguments."""
-    if not isinstance(command, tuple):
-        return command.command
-    return _word(command[0]) if command else ""
+    own = getattr(command, "command", None)
+    if own is not None:
+        return str(own)
+    words = cast(tuple[Arg, ...], command)
+    return _word(words[0]) if words else ""
 
 
 def check_name(command: tuple[Arg, ...]) -> None:
@@ -181,7 +211,7 @@ def check_name(command: tuple[Arg, ...]) -> None:
 def _word(argument: object) -> str:
     if isinstance(argument, (bytes, bytearray, memoryview)):
         argument = bytes(argument).decode("latin-1")
-    return str(argument)[:64].upper().encode("unicode_escape").decode("ascii")
+    return ascii(str(argument)[:64].upper())[1:-1]
 
 
 __all__ = ["Call", "Command", "Plan", "Step", "command_name", "frame", "run", "run_async"]

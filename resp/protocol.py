@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .decode import Decoder, Push, Reply
-from .errors import ConnectionLost, Overloaded, ProtocolError, TransportError
+from .errors import ConnectionLost, Overloaded, ProtocolError, ReplyTimeout, TransportError
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Waiter:
         data: The bytes of its commands.
         missing: Replies still owed.
         replies: Those that came, in order.
-        place: Its number in the order of writing on this connection; 0 until it is written.
+        place: Where it stands among all that was asked on this connection; 0 before it asks.
         done: Whether nothing more will come: all replies, or `error`.
         error: Why the replies will not come.
         sleep: What the shell wakes the caller from; None until it has to sleep.
@@ -91,6 +91,11 @@ class Waiter:
         """The replies will not come."""
         self.error = error
         self.settle()
+
+
+def late(waiter: Waiter) -> ReplyTimeout:
+    """The error for a caller whose time is up; its waiter keeps its place."""
+    return ReplyTimeout(f"no reply in time, {waiter.missing} owed; timeout= says how long to wait")
 
 
 def any_may_have_run(waiters: Iterable[Waiter]) -> bool:
@@ -141,12 +146,12 @@ class Protocol:
     """
 
     __slots__ = (
+        "_cause",
         "_counters",
         "_decoder",
         "_loaded",
         "_loads",
         "_on_push",
-        "_places",
         "answered",
         "asked",
         "broken",
@@ -169,10 +174,10 @@ class Protocol:
         self.answered = 0
         self.max_pending = max_pending
         self.broken: str | None = None
+        self._cause: BaseException | None = None
         self._counters = counters
         self._on_push = on_push
         self._decoder = decoder or Decoder()
-        self._places = 0
         self._loads: dict[str, _Load] = {}
         self._loaded: dict[str, int] = {}
 
@@ -200,7 +205,7 @@ class Protocol:
                 f"{self.pending} replies are owed and max_pending is {self.max_pending}; "
                 "wait for some, or raise max_pending"
             )
-        self.asked += waiter.missing
+        self.asked = waiter.place = self.asked + waiter.missing
         self._counters.commands += waiter.missing
         # One step for the interpreter: an interrupt leaves the waiter out, or in with its bytes.
         self.outbox.append(waiter)
@@ -211,16 +216,12 @@ class Protocol:
         owed = self.owed
         # Into the line first: an interrupt leaves nobody out, and the write that it ends tells all.
         if len(taken) == 1:
-            [waiter] = taken
-            owed.append(waiter)
-            data = waiter.data
+            owed.append(taken[0])
+            data = taken[0].data
         else:
             owed.extend(taken)
             data = b"".join([waiter.data for waiter in taken])
         self.outbox = []
-        for waiter in taken:
-            self._places += 1
-            waiter.place = self._places
         self._counters.bytes_out += len(data)
         return data
 
@@ -277,7 +278,9 @@ class Protocol:
                 owed.popleft()
                 waiter.settle()
 
-    def join_load(self, sha: str, load: bytes, missed_at: int, waiter: Waiter) -> bool:
+    def join_load(
+        self, sha: str, load: bytes, missed_at: int, waiter: Waiter, may_begin: bool = True
+    ) -> bool | None:
         """Wait for a SCRIPT LOAD of `sha`, begun here unless one is under way.
 
         A call that missed before the last load was written needs none of its own: that load
@@ -289,9 +292,10 @@ class Protocol:
             load: The SCRIPT LOAD command.
             missed_at: The place of the call that met NOSCRIPT.
             waiter: Gets the load's reply.
+            may_begin: Whether one may be begun.
 
         Returns:
-            Whether a load was put in the outbox, to be written.
+            Whether a load was put in the outbox, to be written; None where there is none to join.
         """
         if self.broken is not None:
             raise ConnectionLost(self.broken, may_have_run=False)
@@ -303,6 +307,8 @@ class Protocol:
         if under_way is not None and not under_way.done:
             under_way.joined.append(waiter)
             return False
+        if not may_begin:
+            return None
         begun = _Load(load, sha, self._loaded)
         begun.joined.append(waiter)
         self.ask(begun)
@@ -311,18 +317,19 @@ class Protocol:
         return True
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
-        """Nothing more will be sent or received. Everybody in line is told; once is enough."""
-        if self.broken is not None:
-            return
-        self.broken = reason
-        if isinstance(cause, ProtocolError):
-            self._counters.wire_errors += 1
-        for waiters, may_have_run in ((self.owed, True), (self.outbox, False)):
+        """Nothing more will be sent or received; everybody in line is told."""
+        if self.broken is None:
+            self.broken = reason
+            self._cause = cause
+            if isinstance(cause, ProtocolError):
+                self._counters.wire_errors += 1
+        # Those who were told are done: an interrupt in the middle loses nobody, for a second call
+        # goes on. The lines stay as they are, since whoever reads may be at them.
+        for waiters, may_have_run in ((list(self.owed), True), (self.outbox, False)):
             for waiter in waiters:
                 if not waiter.done:
-                    error = ConnectionLost(reason, may_have_run=may_have_run)
-                    error.__cause__ = cause
+                    error = ConnectionLost(self.broken, may_have_run=may_have_run)
+                    error.__cause__ = self._cause
                     waiter.fail(error)
-        self.owed.clear()
         self.outbox = []
         self.answered = self.asked

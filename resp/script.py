@@ -15,10 +15,11 @@ from typing import Any, Final, TypeAlias
 
 from .decode import ErrorReply, Reply
 from .encode import Arg, Head, encode_command
-from .errors import ServerError, ShaMismatch, TransportError
+from .errors import EncodeTypeError, EncodeValueError, ServerError, ShaMismatch, TransportError
 from .protocol import is_digest
 
 NOSCRIPT: Final = "NOSCRIPT"
+_NO_SEQUENCES: Final = frozenset({str, bytes, bytearray, memoryview, type(None), int, float, dict})
 
 
 class Script:
@@ -39,7 +40,16 @@ class Script:
 
     def __init__(self, name: str, source: str | bytes) -> None:
         self.name = name
-        self.source = source.encode() if isinstance(source, str) else bytes(source)
+        if isinstance(source, str):
+            try:
+                source = source.encode()
+            except UnicodeEncodeError:
+                raise EncodeValueError(
+                    f"script {name!r} is str with a lone surrogate; encode it to bytes yourself"
+                ) from None
+        elif not isinstance(source, bytes | bytearray | memoryview):
+            raise EncodeTypeError(f"a script's source is str or bytes: {type(source).__name__}")
+        self.source = bytes(source)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
         self._heads: dict[int, Head] = {}
         self._load: bytes | None = None
@@ -56,6 +66,20 @@ class Script:
         if head is None:
             head = self._heads[number_of_keys] = Head("EVALSHA", self.sha, number_of_keys)
         return head
+
+    def frame(self, keys: Sequence[Arg], args: Sequence[Arg]) -> bytes:
+        """Its EVALSHA command with these keys and arguments.
+
+        Raises:
+            EncodeError: They cannot be encoded, or are no sequences.
+        """
+        if type(keys) in _NO_SEQUENCES or type(args) in _NO_SEQUENCES:
+            raise EncodeTypeError(
+                f"keys and args of script {self.name!r} are lists or tuples of arguments, not "
+                f"{type(keys).__name__} and {type(args).__name__}"
+            )
+        head = self._heads.get(len(keys)) or self.head(len(keys))
+        return head.encode((*keys, *args))
 
     def load(self) -> bytes:
         """`SCRIPT LOAD <source>`, encoded once."""
@@ -76,6 +100,14 @@ class ScriptCall:
         self.keys = keys
         self.args = args
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScriptCall):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
     def __iter__(self) -> Iterator[Arg]:
         """The arguments of its EVALSHA command."""
         return iter(("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args))
@@ -85,8 +117,7 @@ class ScriptCall:
 
     def frame(self) -> bytes:
         """Its EVALSHA command, as it is sent."""
-        keys = self.keys
-        return self.script.head(len(keys)).encode((*keys, *self.args))
+        return self.script.frame(self.keys, self.args)
 
 
 def missed(reply: Reply) -> bool:
@@ -95,23 +126,33 @@ def missed(reply: Reply) -> bool:
 
 
 class Load:
-    """A request of `repair`: have `script` loaded by a SCRIPT LOAD written after `missed_at`."""
+    """A request of `repair`: have `script` loaded by a SCRIPT LOAD written after `missed_at`.
 
-    __slots__ = ("missed_at", "script")
+    Attributes:
+        may_begin: Whether a load may be begun for it, if none is under way.
+    """
 
-    def __init__(self, script: Script, missed_at: int) -> None:
+    __slots__ = ("may_begin", "missed_at", "script")
+
+    def __init__(self, script: Script, missed_at: int, may_begin: bool) -> None:
         self.script = script
         self.missed_at = missed_at
+        self.may_begin = may_begin
 
+
+Loaded: TypeAlias = tuple[Reply, bool] | None
+"""The answer to a `Load`: what SCRIPT LOAD answered, and whether it was begun for this request."""
 
 Repair: TypeAlias = Generator[Load | list[ScriptCall], Any, list[Reply]]
 
 
 def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) -> Repair:
-    """Load the scripts of `calls`, all of which met NOSCRIPT, and run them again, once, in order.
+    """Load the scripts of `calls`, all of which met NOSCRIPT, and run them again, in order.
 
-    Yields a `Load` for each script, and receives what SCRIPT LOAD answered; then yields the calls,
-    and receives their replies, which it returns: a second NOSCRIPT among them stands.
+    Yields a `Load` for each script, and receives a `Loaded`; then yields the calls, and receives
+    their replies and the place of the latest of them. What they answer is the answer, a second
+    NOSCRIPT too: a call has at most one load begun for it. Only where the cache was emptied in
+    between, and another call has begun a load since, does it ride on that one.
 
     Args:
         calls: The calls, in the order in which they were written.
@@ -123,17 +164,44 @@ def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) ->
         ShaMismatch: SCRIPT LOAD answered anything but the script's digest; it was not run.
         TransportError: The connection failed; of these calls, none has run while one is loaded.
     """
+    replies: list[Reply] = [None] * len(calls)
+    pending = list(range(len(calls)))
+    begun: set[Script] = set()
     running = False
     try:
-        for script in dict.fromkeys(call.script for call in calls):
-            answer = yield Load(script, missed_at)
-            if isinstance(answer, ErrorReply):
-                raise ServerError(answer.code, answer.message, "SCRIPT LOAD")
-            if not is_digest(answer, script.sha):
-                raise ShaMismatch(script.sha, answer)
-        running = True
-        replies: list[Reply] = yield calls
+        for _ in range(_RIDES):
+            loaded = set()
+            for script in dict.fromkeys(calls[at].script for at in pending):
+                found: Loaded = yield Load(script, missed_at, script not in begun)
+                if found is None:
+                    continue
+                answer, mine = found
+                if isinstance(answer, ErrorReply):
+                    raise ServerError(answer.code, answer.message, "SCRIPT LOAD")
+                if not is_digest(answer, script.sha):
+                    raise ShaMismatch(script.sha, answer)
+                loaded.add(script)
+                if mine:
+                    begun.add(script)
+            again = [at for at in pending if calls[at].script in loaded]
+            if not again:
+                break
+            running = True
+            answers, missed_at = yield [calls[at] for at in again]
+            running = False
+            for at, reply in zip(again, answers, strict=True):
+                replies[at] = reply
+            pending = [at for at in again if _was_emptied(replies[at])]
+            others_ran = others_ran or len(pending) < len(again)
     except TransportError as error:
         error.may_have_run = others_ran or (running and error.may_have_run)
         raise
     return replies
+
+
+_RIDES: Final = 8  # rounds; more would need a cache that is emptied in each of them
+
+
+def _was_emptied(reply: Reply) -> bool:
+    """Whether it is the server that says NOSCRIPT, and not the script, which would run again."""
+    return missed(reply) and reply.message.startswith("NOSCRIPT No matching script")

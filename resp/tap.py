@@ -6,8 +6,9 @@
     for record in tap:
         print(record.sent, record.data)
 
-Passwords are masked before a record is made; the mask has the password's length, so that sizes and
-offsets stay those of the wire.
+Passwords are masked before a record is made, and so are the arguments that a server quotes when it
+does not know a command; the mask has their length, so that sizes and offsets stay those of the
+wire.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Tap:
 
     def read(self, connection: int, data: bytes) -> None:
         """Record bytes that were read."""
-        self._records.append(Record(time.monotonic_ns(), connection, False, data))
+        self._records.append(Record(time.monotonic_ns(), connection, False, mask_reply(data)))
 
     def clear(self) -> None:
         """Forget what was recorded."""
@@ -74,10 +75,20 @@ class Tap:
 
 # Where a secret may stand: AUTH, HELLO .. AUTH, ACL SETUSER, CONFIG SET requirepass, MIGRATE.
 _MAY_HOLD_SECRET: Final = re.compile(
-    rb"\r\n(?:AUTH2?|SETUSER|[A-Z-]*(?:PASS|AUTH)[A-Z-]*)\r\n", re.IGNORECASE
+    rb"\r\n(?:AUTH2?|SETUSER|[A-Z-]{0,32}(?:PASS|AUTH)[A-Z-]{0,32})\r\n", re.IGNORECASE
 )
 _BULK: Final = re.compile(rb"\$([0-9]+)\r\n")
 _ARRAY: Final = re.compile(rb"\*([0-9]+)\r\n")
+
+
+_QUOTED: Final = re.compile(rb"(?<=with args beginning with: )[^\r\n]*")
+
+
+def mask_reply(data: bytes) -> bytes:
+    """`data`, a chunk of replies, with what a server quotes of a command overwritten."""
+    if b"with args beginning with" not in data:
+        return data
+    return _QUOTED.sub(lambda quoted: b"*" * len(quoted[0]), data)
 
 
 def mask(data: bytes) -> bytes:

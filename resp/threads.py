@@ -26,14 +26,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import select
 import socket
 import struct
+import sys
 import threading
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from time import monotonic
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from .address import Address, Options, boot, change_options, check_timeout, parse_url, refuse_tls
@@ -42,15 +45,17 @@ from .encode import Arg
 from .errors import (
     Closed,
     ConnectFailed,
+    EncodeTypeError,
     ProtocolError,
+    Reentered,
     ReplyTimeout,
     ServerError,
     TransportError,
 )
 from .plan import WINDOW, Command, Plan, Step, boot_frame, command_name, encode_slices, frame
 from .plan import run as run_plan
-from .protocol import Counters, Protocol, Waiter, any_may_have_run
-from .script import Load, Script, ScriptCall, missed, repair
+from .protocol import Counters, Protocol, Waiter, any_may_have_run, late
+from .script import Load, Loaded, Script, ScriptCall, missed, repair
 
 if TYPE_CHECKING:
     from typing import Self
@@ -94,7 +99,10 @@ class _Link:
         self._send = sock.send
         self._tap = tap
         self._number = tap.connection() if tap is not None else 0
-        self._mutex = threading.Lock()
+        # Owned, not only held: a signal handler or a finalizer may come between any two steps, and
+        # what it calls must not wait for the very thread that it runs on.
+        self._mutex = threading.RLock()
+        self._owned: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self._writer: object = None
         self._reader: object = None
         self._handing_out = False
@@ -107,12 +115,14 @@ class _Link:
 
     def exchange(self, data: bytes, deadline: float) -> _Caller:
         """Send one command and wait for its reply."""
-        waiter = _Caller(data, 1)
+        me = waiter = _Caller(data, 1)
+        if self._owned():
+            raise Reentered(may_have_run=False)
         try:
-            self._post(waiter, waiter, deadline)
-            self._wait(waiter, waiter, deadline)
+            self._post(waiter, me, deadline)
+            self._wait(waiter, me, deadline)
         except BaseException as error:
-            self._leave(waiter, error)
+            self._leave(me, error)
             raise
         if waiter.error is not None:
             raise waiter.error
@@ -122,6 +132,8 @@ class _Link:
         """Send slices of commands, a window at a time, and wait for all of their replies."""
         me = object()
         sent: list[_Caller] = []
+        if self._owned():
+            raise Reentered(may_have_run=False)
         try:
             for data, count in slices:
                 waiter = _Caller(data, count)
@@ -140,41 +152,61 @@ class _Link:
             raise
         return sent
 
-    def look(self, me: object) -> None:
+    def look(self) -> None:
         """See whether something came while nobody waited: the connection's end, or pushes."""
-        with self._mutex:
-            if self._reader is not None or self.protocol.owed or self.protocol.outbox:
-                return
-            self._reader = me
+        me = object()
+        if self._owned():
+            raise Reentered(may_have_run=False)
         try:
+            with self._mutex:
+                protocol = self.protocol
+                busy = self._reader is not None or protocol.owed or protocol.outbox
+                if busy or protocol.broken is not None:
+                    return
+                self._reader = me
             if self._ready(select.POLLIN, 0):
                 self._read_chunk()
+            with self._mutex:
+                self._hand_on()
         except BaseException as error:
             self._leave(me, error)
             raise
-        with self._mutex:
-            self._hand_on()
 
-    def load(self, script: Script, missed_at: int, deadline: float) -> Reply:
+    def load(self, request: Load, deadline: float) -> Loaded:
         """What SCRIPT LOAD answers; one load is shared by all that miss together."""
-        waiter = _Caller(b"", 0)
+        me = waiter = _Caller(b"", 0)
+        sha, body = request.script.sha, request.script.load()
+        if self._owned():
+            raise Reentered(may_have_run=False)
         try:
             with self._mutex:
-                begun = self.protocol.join_load(script.sha, script.load(), missed_at, waiter)
-            if begun:
-                self._flush(waiter, deadline)
-            self._wait(waiter, waiter, deadline)
+                begun = self.protocol.join_load(
+                    sha, body, request.missed_at, waiter, request.may_begin
+                )
+                if begun is None:
+                    return None
+                writing = begun and self._writer is None
+                if writing:
+                    self._writer = me
+            if writing:
+                self._flush(deadline)
+            self._wait(waiter, me, deadline)
         except BaseException as error:
-            self._leave(waiter, error)
+            self._leave(me, error)
             raise
         if waiter.error is not None:
             raise waiter.error
-        return waiter.replies[0]
+        return waiter.replies[0], begun
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
         """Nothing more is sent or received; everybody is told."""
         with self._mutex:
             self._end(reason, cause)
+
+    def forget(self) -> None:
+        """In a forked child: close its descriptor, and nothing of the connection, its parent's."""
+        self.protocol.broken = "it belongs to the process that this one was forked from"
+        self._sock.close()
 
     # Writing.
 
@@ -188,27 +220,24 @@ class _Link:
                 self._reader = me  # who writes is about to wait
             data = self.protocol.take_outbox()
         self._write(data, me, deadline)
-        self._writer = None  # before the look at the outbox: see below
-        if self.protocol.outbox or self.protocol.broken is not None:
-            self._flush(me, deadline)
+        with self._mutex:
+            if not self.protocol.outbox and self.protocol.broken is None:
+                self._writer = None
+                return
+        self._flush(deadline)
 
-    def _flush(self, me: object, deadline: float) -> None:
-        """Write what stands in the outbox until nothing does; then nobody is the writer.
-
-        A writer gives its role up before it looks at the outbox, without the mutex: whoever came
-        before the first relies on the second, and whoever comes after it sees that nobody writes.
-        """
-        while self.protocol.outbox:
+    def _flush(self, deadline: float) -> None:
+        """As the writer, write what stands in the outbox until nothing does; then nobody is."""
+        while True:
             with self._mutex:
-                if self._writer is not None or not self.protocol.outbox:
+                if not self.protocol.outbox:
+                    self._writer = None
+                    if self.protocol.broken is not None:
+                        self._close_when_idle()
                     return
-                self._writer = me
+                me = self._writer
                 data = self.protocol.take_outbox()
             self._write(data, me, deadline)
-            self._writer = None
-        if self.protocol.broken is not None:
-            with self._mutex:
-                self._close_when_idle()
 
     def _write(self, data: bytes, me: object, deadline: float) -> None:
         if self._tap is not None:
@@ -262,12 +291,16 @@ class _Link:
                 left = deadline - monotonic()
                 if self._tick > left + _LATE_S:
                     if left <= 0:
-                        raise _late(waiter)
+                        raise late(waiter)
                     self._set_tick(left)
                 self._read_chunk()
                 continue
             with self._mutex:
                 if waiter.sleep is None:
+                    roles = (self._reader, self._writer)
+                    if any(name in roles for name in _me(sys._getframe()) if name is not me):
+                        # It would wait for a call further down this very stack.
+                        raise Reentered(may_have_run=True)
                     waiter.sleep = threading.Lock()
                     waiter.sleep.acquire()
                 self._sleepers[waiter] = me
@@ -291,7 +324,7 @@ class _Link:
         left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
         woken = left > 0 and waiter.sleep.acquire(timeout=left)
         if not woken and not waiter.done and deadline <= monotonic():
-            raise _late(waiter)
+            raise late(waiter)
 
     def _read_chunk(self) -> None:
         """Read once, unless the reader before left something; hand out what came."""
@@ -326,7 +359,7 @@ class _Link:
         timeval = struct.pack("@ll", *divmod(microseconds, 1_000_000))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
-    # Leaving; these hold the mutex.
+    # Leaving.
 
     def _leave(self, me: object, error: BaseException) -> None:
         """The caller goes, without its replies; whatever it was doing is passed on or ended."""
@@ -334,13 +367,18 @@ class _Link:
             for sleeper, name in list(self._sleepers.items()):
                 if name is me:
                     del self._sleepers[sleeper]
+            if isinstance(error, ReplyTimeout):
+                self._find_lost_roles(me)
             if self._writer is me:
                 self._writer = None
                 self._end("a write to the server was interrupted", error)
             elif self._writer is None and self.protocol.outbox:
+                # Nobody else leaves it so: roles and outbox change together, under the mutex.
                 self._end("a write to the server was interrupted before it began", error)
             if self._reader is me and self._handing_out:
                 self._end("the reading of a reply was interrupted", error)
+            if self.protocol.broken is not None:
+                self._end(self.protocol.broken)  # goes on where an interrupt left it
             # Nobody, or somebody who may not have been woken, if handing on was interrupted.
             if self._reader is me or self._reader is None:
                 self._hand_on()
@@ -348,11 +386,27 @@ class _Link:
                 if name is self._reader:
                     _wake(sleeper.sleep)
 
+    def _find_lost_roles(self, me: object) -> None:
+        """End the connection if a role is held by a call that is no more.
+
+        Two interrupts within microseconds can take a caller away from its own leaving. Whoever
+        waits for it in vain finds out, at the end of its time.
+        """
+        held = {me, None}
+        for innermost in sys._current_frames().values():
+            held.update(_me(innermost))
+        if self._writer not in held or self._reader not in held:
+            if self._writer not in held:
+                self._writer = None
+            if self._reader not in held:
+                self._reader = None
+            self._end("an interrupted call left the connection in disorder")
+
     def _hand_on(self) -> None:
         """Nobody reads; whoever has slept longest is woken to read."""
         self._reader = None
         if self.protocol.broken is not None:
-            self._close_when_idle()
+            self._end(self.protocol.broken)
             return
         for sleeper, name in self._sleepers.items():
             if not sleeper.done:
@@ -361,10 +415,13 @@ class _Link:
                 return
 
     def _end(self, reason: str, cause: BaseException | None = None) -> None:
-        if self.protocol.broken is None:
-            self.protocol.end(reason, cause)
-            with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)  # ends a read that another thread is in
+        """End the connection, or go on with that where an interrupt left it."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # ends a read that another thread is in
+        self.protocol.end(reason, cause)
+        for sleeper in self._sleepers:
+            if sleeper.done:
+                _wake(sleeper.sleep)  # again, if an interrupt came before
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
@@ -373,15 +430,38 @@ class _Link:
             self._sock.close()
 
 
-def _late(waiter: Waiter) -> ReplyTimeout:
-    return ReplyTimeout(f"{waiter.missing} of the replies did not come in time")
+_CALLS: Final = frozenset(
+    call.__code__ for call in (_Link.exchange, _Link.stream, _Link.look, _Link.load)
+)
+
+
+def _me(frame: FrameType | None) -> Iterator[object]:
+    """The names of the calls that a thread is in, from the innermost outwards."""
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            yield frame.f_locals.get("me")
+        frame = frame.f_back
+
+
+# A child that was forked must not say a word on its parent's sockets, nor shut them down.
+_connectors: weakref.WeakSet[Connector] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for connector in list(_connectors):
+        connector._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Connector:
     """A connection to one server, shared by the threads of a process. Made by `connect`.
 
     Any number of threads may call at once: their commands leave in joined writes and their replies
-    are handed out in order. Nothing runs in the background. A connection that was lost fails the
+    are handed out in order. Nothing runs in the background. A forked child shares nothing with its
+    parent: its first call makes a connection of its own. A connection that was lost fails the
     calls in flight and is made again by the next call.
 
     Bounds and errors common to all calls:
@@ -404,6 +484,7 @@ class Connector:
         self._closed = False
         self._dials = 0
         self._protocol = 0
+        _connectors.add(self)
 
     # Calls.
 
@@ -433,7 +514,9 @@ class Connector:
             ServerError: The script, or SCRIPT LOAD, answered an error.
             ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
         """
-        data = script.head(len(keys)).encode((*keys, *args))
+        if not isinstance(script, Script):
+            raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}")
+        data = script.frame(keys, args)
         link, deadline = self._begin(timeout)
         waiter = link.exchange(data, deadline)
         self._counters.evalsha_calls += 1
@@ -539,17 +622,23 @@ class Connector:
         deadline: float,
         others_ran: bool = False,
     ) -> list[Reply]:
-        self._counters.evalsha_calls += len(calls)
-
-        def answer(request: Any) -> Any:
+        def answer(request: Load | list[ScriptCall]) -> Any:
             if isinstance(request, Load):
-                return link.load(request.script, request.missed_at, deadline)
-            slices = encode_slices(request, self._options.max_pending)
-            return [reply for waiter in link.stream(slices, deadline) for reply in waiter.replies]
+                return link.load(request, deadline)
+            self._counters.evalsha_calls += len(request)
+            waiters = link.stream(encode_slices(request, self._options.max_pending), deadline)
+            return [reply for waiter in waiters for reply in waiter.replies], waiters[-1].place
 
         return run_plan(repair(calls, missed_at, others_ran), answer)
 
     # Connections.
+
+    def _forget(self) -> None:
+        """In a forked child: leave the parent's connection alone; the next call dials its own."""
+        self._dialling = threading.Lock()
+        link, self._link = self._link, None
+        if link is not None:
+            link.forget()
 
     def _deadline(self, timeout: float | None) -> float:
         if timeout is None:
@@ -578,7 +667,7 @@ class Connector:
         if link is not None and link.protocol.broken is None:
             now = monotonic()
             if now - link.used > _IDLE_S:
-                link.look(object())
+                link.look()
             link.used = now
             if link.protocol.broken is None:
                 return link
@@ -649,14 +738,14 @@ def _open(address: Address, deadline: float) -> socket.socket:
         try:
             return _dialled(family, where, share if share < math.inf else None)
         except (OSError, ValueError) as error:
-            tried.append(f"{where[0] if address.path is None else where}: {error}")
+            tried.append(f"{where[0]}: {error}" if len(places) > 1 else str(error))
     raise ConnectFailed(f"{address}: {'; '.join(tried)}")
 
 
 def _dialled(family: int, where: Any, seconds: float | None) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.settimeout(seconds)
+        sock.settimeout(None if seconds is None else min(seconds, _ASLEEP_AT_MOST_S))
         sock.connect(where)
         sock.settimeout(None)
         if isinstance(where, tuple):

@@ -2,18 +2,21 @@
 
     python -m tests.fuzz --minutes 10 [--seed N] [--decoder module:Class]
 
-Every property of `tests.strategies` is tried with fresh examples, in rounds, until the time is up.
-The first failure is shrunk, printed with what reproduces it, and ends the run with 1.
+Every property of `tests.strategies` is tried with fresh examples, in turn, until the time is up,
+and at least once however short it is. The first failure is shrunk, printed with what reproduces it,
+and ends the run with 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import random
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +25,7 @@ from hypothesis import strategies as st
 
 from resp.decode import Decoder
 from tests.strategies import (
-    Cut,
     Factory,
-    Stream,
     check_cuts_agree,
     check_prefix,
     check_round_trip,
@@ -38,65 +39,96 @@ from tests.strategies import (
 _EXAMPLES = 500  # a round of one property: a few seconds, so that the time given is kept to
 
 
-def properties(factory: Factory) -> dict[str, Callable[[], None]]:
-    """Answer the properties to try, by name."""
+def properties(factory: Factory, counts: Counter[str]) -> dict[str, Callable[[], None]]:
+    """Answer the properties to try, by name; each counts its examples under that name."""
+    tried: dict[str, Callable[[], None]] = {}
 
-    @given(streams(), cuts())
-    def round_trip(stream: Stream, cut: Cut) -> None:
+    def add(name: str, check: Callable[..., None], *drawn: st.SearchStrategy[Any]) -> None:
+        @given(st.tuples(*drawn))
+        def hold(example: tuple[Any, ...]) -> None:
+            counts[name] += 1
+            check(*example)
+
+        tried[name] = hold
+
+    def round_trip(stream: Any, cut: Any) -> None:
         check_round_trip(factory, stream, cut)
 
-    @given(streams(resp2=True), cuts())
-    def round_trip_of_resp2(stream: Stream, cut: Cut) -> None:
-        check_round_trip(factory, stream, cut)
-
-    @given(streams(), st.floats(0, 1))
-    def prefix(stream: Stream, at: float) -> None:
-        check_prefix(factory, stream, at)
-
-    @given(garbage(), cuts())
-    def cuts_agree(wire: bytes, cut: Cut) -> None:
-        check_cuts_agree(factory, wire, cut)
-
-    tried: dict[str, Callable[[], None]] = {
-        "round trip": round_trip,
-        "round trip of RESP2": round_trip_of_resp2,
-        "prefix": prefix,
-        "cuts agree on garbage": cuts_agree,
-    }
+    add("round trip", round_trip, streams(), cuts())
+    add("round trip of RESP2", round_trip, streams(resp2=True), cuts())
+    add(
+        "prefix",
+        lambda stream, at: check_prefix(factory, stream, at),
+        streams(),
+        st.floats(0, 1),
+    )
+    add(
+        "cuts agree on garbage",
+        lambda wire, cut: check_cuts_agree(factory, wire, cut),
+        garbage(),
+        cuts(),
+    )
     if factory is Decoder:
-
-        @given(garbage(), cuts())
-        def paths_agree(wire: bytes, cut: Cut) -> None:
-            check_same(Decoder, plain, wire, cut)
-
-        @given(streams(), cuts())
-        def paths_agree_on_streams(stream: Stream, cut: Cut) -> None:
-            check_same(Decoder, plain, stream.wire, cut)
-
-        tried["bursts agree on garbage"] = paths_agree
-        tried["bursts agree"] = paths_agree_on_streams
+        add(
+            "bursts agree on garbage",
+            lambda wire, cut: check_same(Decoder, plain, wire, cut),
+            garbage(),
+            cuts(),
+        )
+        add(
+            "bursts agree",
+            lambda stream, cut: check_same(Decoder, plain, stream.wire, cut),
+            streams(),
+            cuts(),
+        )
     return tried
 
 
 def load(name: str) -> Factory:
-    """Import `module:Class`."""
+    """Import `module:Class`.
+
+    Raises:
+        ArgumentTypeError: There is no such thing.
+    """
     module, _, attribute = name.partition(":")
-    factory: Any = getattr(importlib.import_module(module), attribute)
+    try:
+        factory: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # the module's own, too
+        raise argparse.ArgumentTypeError(f"is module:Class, not {name!r}: {error}") from None
+    if not callable(factory):
+        raise argparse.ArgumentTypeError(f"{name!r} cannot be called to make a decoder")
     return factory  # type: ignore[no-any-return]
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError("must be a number of minutes above 0")
+    return minutes
+
+
+def _examples(text: str) -> int:
+    examples = int(text)
+    if not 1 <= examples <= 1_000_000:
+        raise argparse.ArgumentTypeError("must be 1 to 1,000,000")
+    return examples
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the fuzz; answer the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long; 1 unless given")
+    told = (__doc__ or "").split("\n", 1)[0]
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=told)
+    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long; 1 unless given")
     parser.add_argument("--seed", type=int, help="the first round's seed; random unless given")
     parser.add_argument("--decoder", default="resp.decode:Decoder", help="module:Class")
-    parser.add_argument("--examples", type=int, default=_EXAMPLES, help="examples a round")
+    parser.add_argument("--examples", type=_examples, default=_EXAMPLES, help="examples a round")
     options = parser.parse_args(argv)
+    try:
+        factory = load(options.decoder)
+    except argparse.ArgumentTypeError as error:
+        print(f"python -m tests.fuzz: --decoder {error}", file=sys.stderr)
+        return 2
 
-    factory = load(options.decoder)
     number = random.randrange(2**32) if options.seed is None else options.seed
     profile = settings(
         max_examples=options.examples,
@@ -107,33 +139,36 @@ def main(argv: list[str] | None = None) -> int:
         suppress_health_check=list(HealthCheck),
     )
     until = time.monotonic() + 60 * options.minutes
-    examples = 0
+    counts: Counter[str] = Counter()
+    first_round = True
     while True:
-        for name, check in properties(factory).items():
+        for name, check in properties(factory, counts).items():
+            if not first_round and time.monotonic() >= until:
+                break
             try:
                 seed(number)(profile(check))()
             except Exception as error:
                 print(
-                    f"\nFAILED: {name}, seed {number}, after {examples} examples", file=sys.stderr
+                    f"\nFAILED: {name}, seed {number}, after {counts.total()} examples",
+                    file=sys.stderr,
                 )
                 traceback.print_exception(error)
                 print(
-                    f"reproduce: python -m tests.fuzz --minutes 0 --seed {number}"
+                    f"reproduce: python -m tests.fuzz --minutes 0.01 --seed {number}"
                     f" --examples {options.examples} --decoder {options.decoder}",
                     file=sys.stderr,
                 )
                 return 1
-            examples += options.examples
-            left = until - time.monotonic()
+            left = max(until - time.monotonic(), 0)
             print(
-                f"seed {number}: {name}: held; {examples} examples, {max(left, 0):.0f} s left",
+                f"seed {number}: {name}: held; {counts.total()} examples, {left:.0f} s left",
                 flush=True,
             )
-            if left < 0 and options.minutes:
-                print(f"no failure in {examples} examples")
-                return 0
-        if not options.minutes:
+        if time.monotonic() >= until:
+            each = ", ".join(f"{name} {counts[name]}" for name in counts)
+            print(f"no failure in {counts.total()} examples: {each}")
             return 0
+        first_round = False
         number += 1
 
 

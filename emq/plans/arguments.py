@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from ..ids import check_job_id
-from ..job import Job
+from ..job import Blob, Item, Job
 from ..keyspace import Keyspace
 
 MAX: Final = 2**53  # what a script, whose numbers are doubles, can still count by ones
@@ -19,26 +20,50 @@ def whole(name: str, value: object, least: int) -> int:
     """
     if type(value) is int and least <= value <= MAX:
         return value
-    raise ValueError(f"{name} is a whole number, {least} to 2^53, not {ascii(value)[:60]}")
+    # A text may be a payload in the wrong place, and a long number may not be printable.
+    number = isinstance(value, int | float) and -(2**64) < value < 2**64
+    told = repr(value) if number else type(value).__name__
+    raise ValueError(f"{name} is a whole number, {least} to 2^53, not {told}")
 
 
-def blob(name: str, value: object) -> bytes:
+def blob(name: str, value: Blob) -> bytes:
     """Answer a payload, a result or an error text as bytes; text becomes UTF-8.
 
     Raises:
-        TypeError: It is neither bytes nor str.
+        TypeError: It is neither bytes (nor bytearray nor memoryview) nor str.
         ValueError: It is str with a lone surrogate, or a memoryview that was released.
     """
     if type(value) is bytes:
         return value
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return str.encode(value)
+        except UnicodeEncodeError:
+            pass  # it carries the whole text, so it must not be the context of what is raised
+        raise ValueError(f"{name} is str with a lone surrogate; encode it to bytes yourself")
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+        try:
+            return bytes(value)
+        except ValueError:
+            raise ValueError(f"{name} is a memoryview that was released; pass its bytes") from None
     raise TypeError(f"{name} is bytes or str, not {type(value).__name__}")
 
 
-def held(keys: Keyspace, job: Job | str, token: int | None) -> tuple[str, int]:
+def many(name: str, value: Any, each: str) -> list[Any]:
+    """Answer what a collection holds. What is one thing itself is refused, though it iterates.
+
+    Raises:
+        TypeError: It is bytes, a text, a mapping, one Item or one Job, or nothing to iterate over.
+    """
+    one = isinstance(value, str | bytes | bytearray | memoryview | Mapping | Item | Job)
+    if one or not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
+        raise TypeError(
+            f"{name} is a collection, such as a list, of {each}, not {type(value).__name__}"
+        )
+    return list(value)
+
+
+def held(keys: Keyspace, job: Job | str | bytes, token: int | None) -> tuple[str, int]:
     """Answer the id and the token of a job that a caller holds.
 
     Raises:
@@ -51,13 +76,39 @@ def held(keys: Keyspace, job: Job | str, token: int | None) -> tuple[str, int]:
             raise TypeError("a Job carries its token; pass token= with an id only")
         if job.queue != keys.queue:
             raise ValueError(
-                f"the job was claimed from queue {job.queue!r}, not from {keys.queue!r}; "
+                f"the job was claimed from queue {ascii(job.queue)[:140]}, not from "
+                f"{keys.queue!r}; "
                 "settle it there"
             )
         return check_job_id(job.id), whole("token", job.token, 0)
     if token is None:
+        if not isinstance(job, str | bytes):
+            raise TypeError(
+                "job is the Job that claim answered, or an id with its token=, "
+                f"not {type(job).__name__}"
+            )
         raise TypeError("an id needs its token; pass the Job that claim answered, or token=")
     return check_job_id(job), whole("token", token, 0)
+
+
+def holds(keys: Keyspace, jobs: Iterable[Job | tuple[str | bytes, int]]) -> list[tuple[str, int]]:
+    """Answer the ids and the tokens of many jobs that a caller holds.
+
+    Raises:
+        InvalidId, WrongKind, ValueError: As `held`, for any of them.
+        TypeError: They are no collection of Jobs and of pairs.
+    """
+    told = "Jobs or pairs of id and token"
+    pairs = []
+    for job in many("jobs", jobs, told):
+        if isinstance(job, Job):
+            pairs.append(held(keys, job, None))
+        elif isinstance(job, tuple | list) and len(job) == 2 and not isinstance(job[0], Job):
+            pairs.append((check_job_id(job[0]), whole("token", job[1], 0)))
+        else:
+            size = f" of {len(job)}" if isinstance(job, tuple | list) else ""
+            raise TypeError(f"jobs are {told}, not {type(job).__name__}{size}")
+    return pairs
 
 
 def due(delay_ms: int | None, run_at_ms: int | None) -> str | None:
@@ -75,4 +126,4 @@ def due(delay_ms: int | None, run_at_ms: int | None) -> str | None:
     raise ValueError("delay_ms and run_at_ms exclude each other; pass one of them")
 
 
-__all__ = ["MAX", "blob", "due", "held", "whole"]
+__all__ = ["MAX", "blob", "due", "held", "holds", "many", "whole"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from resp import Command, ErrorReply, Plan
+from resp import Command, ErrorReply, Plan, TransportError
 
 from ..errors import EmqError, JobGone
 from ..ids import Mint, check_job_id
-from ..job import Item, Job, Receipt
+from ..job import Blob, Item, Job, Receipt
 from ..keyspace import Keyspace
 from ..scripts import (
     CLAIM,
@@ -19,8 +19,9 @@ from ..scripts import (
     ENQUEUE_MANY,
     RETRY,
     Transition,
+    id_of,
 )
-from .arguments import blob, due, held, whole
+from .arguments import blob, due, held, many, whole
 
 # Mints that clash are a few ids apart at most, and the next ms has other ids: many clashes in a row
 # are a clock that stands still.
@@ -36,8 +37,8 @@ _LEASE_MS: Final = 30_000  # what the script takes where it is told nothing
 def enqueue(
     keys: Keyspace,
     mint: Mint,
-    payload: bytes | str,
-    job_id: str | None,
+    payload: Blob,
+    job_id: str | bytes | None,
     delay_ms: int | None,
     run_at_ms: int | None,
 ) -> Plan[Receipt]:
@@ -64,10 +65,8 @@ def _admit(keys: Keyspace, id: str, payload: bytes, when: str | None) -> Plan[bo
             raise ENQUEUE.unexpected(reply)
 
 
-def enqueue_many(
-    keys: Keyspace, mint: Mint, items: Iterable[bytes | str | Item]
-) -> Plan[list[Receipt]]:
-    todo = [_Entry(item, mint) for item in items]
+def enqueue_many(keys: Keyspace, mint: Mint, items: Iterable[Blob | Item]) -> Plan[list[Receipt]]:
+    todo = [_Entry(item, mint) for item in many("items", items, "payloads or Items")]
     entries = todo
     for _ in range(_MINTS):
         if not todo:
@@ -80,11 +79,25 @@ def enqueue_many(
             )
             for call in calls
         ]
-        _note_verdicts(calls, (yield flush))
+        try:
+            replies = yield flush
+        except TransportError as error:
+            error.add_note(_cut_short(entries, todo, error.may_have_run))
+            raise
+        _note_verdicts(calls, replies)
         todo = [entry for entry in todo if entry.minted and not entry.admitted]
         for entry in todo:
             entry.id = mint.mint()
     raise _exhausted()
+
+
+def _cut_short(entries: list[_Entry], sent: list[_Entry], may_have_run: bool) -> str:
+    """What a caller should know whose bulk was cut by a failure of the connection."""
+    admitted = sum(entry.admitted for entry in entries)
+    told = f"{len(entries)} jobs were in the call; {admitted} of them are known to be admitted"
+    if may_have_run:
+        told += f", and any of {len(sent)} others may be"
+    return f"{told}; a bulk whose Items all have a job_id can be sent again without harm"
 
 
 class _Entry:
@@ -92,7 +105,7 @@ class _Entry:
 
     __slots__ = ("admitted", "due", "id", "minted", "payload")
 
-    def __init__(self, item: bytes | str | Item, mint: Mint) -> None:
+    def __init__(self, item: Blob | Item, mint: Mint) -> None:
         if not isinstance(item, Item):
             item = Item(item)
         self.payload = blob("payload", item.payload)
@@ -146,19 +159,23 @@ def claim(keys: Keyspace, lease_ms: int) -> Plan[Job | None]:
 
 
 def _claimed(keys: Keyspace, script: Transition, reply: Any) -> Job | None:
+    # An id that no verb of ours would take back is refused here, not by the script: the check is
+    # far cheaper in Python than the server's one thread is, and a claim that raises has harmed
+    # nobody. The entry is leased, so the next claim gets past it, and it can be found in active.
     match reply:
         case [bytes(id), bytes(payload), int(token)]:
-            return Job(id.decode(), payload, token, keys.queue)
+            return Job(id_of(script.name, reply, id), payload, token, keys.queue)
         case None:
             return None
         case [bytes(id), bytes(payload), int(token), bytes(group)]:
-            return Job(id.decode(), payload, token, keys.queue, group.decode())
+            lane = group.decode("utf-8", "backslashreplace")
+            return Job(id_of(script.name, reply, id), payload, token, keys.queue, lane)
         case _:
             raise script.unexpected(reply)
 
 
 def complete(
-    keys: Keyspace, job: Job | str, result: bytes | str | None, token: int | None
+    keys: Keyspace, job: Job | str | bytes, result: Blob | None, token: int | None
 ) -> Plan[None]:
     id, token = held(keys, job, token)
     if result is not None:
@@ -174,7 +191,11 @@ def complete(
 
 
 def complete_and_claim(
-    keys: Keyspace, job: Job | str, lease_ms: int, result: bytes | str | None, token: int | None
+    keys: Keyspace,
+    job: Job | str | bytes,
+    lease_ms: int,
+    result: Blob | None,
+    token: int | None,
 ) -> Plan[Job | None]:
     id, token = held(keys, job, token)
     whole("lease_ms", lease_ms, 1)
@@ -194,10 +215,10 @@ def complete_and_claim(
 
 def retry(
     keys: Keyspace,
-    job: Job | str,
+    job: Job | str | bytes,
     delay_ms: int,
     max_attempts: int,
-    error: bytes | str,
+    error: Blob,
     token: int | None,
 ) -> Plan[str]:
     id, token = held(keys, job, token)

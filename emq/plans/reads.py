@@ -8,7 +8,7 @@ from resp import ErrorReply, Plan, ServerError
 
 from ..job import Row
 from ..keyspace import Keyspace
-from ..scripts import COUNTS, STATE
+from ..scripts import COUNTS, STATE, ids_of
 from .arguments import whole
 
 _COUNTED: Final = ("pending", "active", "schedule", "dead", "completed", "failed")
@@ -22,12 +22,12 @@ def counts(keys: Keyspace) -> Plan[dict[str, int]]:
     return {place: COUNTS.count(number) for place, number in zip(_COUNTED, reply, strict=True)}
 
 
-def state(keys: Keyspace, job_id: str) -> Plan[str | None]:
+def state(keys: Keyspace, job_id: str | bytes) -> Plan[str | None]:
     reply = yield from STATE(row=keys.job(job_id))
     return None if reply is None else STATE.word(reply, *_STATES)
 
 
-def job(keys: Keyspace, job_id: str) -> Plan[Row | None]:
+def job(keys: Keyspace, job_id: str | bytes) -> Plan[Row | None]:
     reply = _answer("HGETALL", (yield ("HGETALL", keys.job(job_id))))
     # RESP3 answers a map, RESP2 a list of fields and values in turn.
     held = dict(reply if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True))
@@ -38,7 +38,8 @@ def job(keys: Keyspace, job_id: str) -> Plan[Row | None]:
     attempts = fields.pop("attempts", "0")
     return Row(
         state=fields.pop("state", None),
-        attempts=int(attempts) if attempts.isdecimal() else 0,
+        # Another's text may be no number, or one of too many digits for int().
+        attempts=int(attempts) if attempts.isdecimal() and len(attempts) < 20 else 0,
         payload=payload,
         fields=fields,
     )
@@ -47,7 +48,7 @@ def job(keys: Keyspace, job_id: str) -> Plan[Row | None]:
 def browse(keys: Keyspace, limit: int) -> Plan[list[str]]:
     whole("limit", limit, 1)
     newest = ("ZRANGE", keys.pending, "+", "-", "BYLEX", "REV", "LIMIT", 0, limit)
-    return [_text(id) for id in _answer("ZRANGE", (yield newest))]
+    return ids_of("browse", _answer("ZRANGE", (yield newest)))
 
 
 def _answer(command: str, reply: Any) -> Any:

@@ -11,12 +11,12 @@ from ..errors import JobGone
 from ..job import Job, Sweep
 from ..keyspace import Keyspace
 from ..scripts import EXTEND, EXTEND_MANY, REAP, SWEEP_STALLED
-from .arguments import held, whole
+from .arguments import held, holds, whole
 
 _CALL_HELD: Final = 500  # leases that one call of the script extends
 
 
-def extend(keys: Keyspace, job: Job | str, lease_ms: int, token: int | None) -> Plan[None]:
+def extend(keys: Keyspace, job: Job | str | bytes, lease_ms: int, token: int | None) -> Plan[None]:
     id, token = held(keys, job, token)
     whole("lease_ms", lease_ms, 1)
     reply = yield from EXTEND(row=keys.job_prefix + id, token=token, lease_ms=lease_ms)
@@ -30,10 +30,10 @@ def extend(keys: Keyspace, job: Job | str, lease_ms: int, token: int | None) -> 
 
 
 def extend_many(
-    keys: Keyspace, jobs: Iterable[Job | tuple[str, int]], lease_ms: int
+    keys: Keyspace, jobs: Iterable[Job | tuple[str | bytes, int]], lease_ms: int
 ) -> Plan[list[str]]:
     whole("lease_ms", lease_ms, 1)
-    pairs = [held(keys, job, None) if isinstance(job, Job) else held(keys, *job) for job in jobs]
+    pairs = holds(keys, jobs)
     if not pairs:
         return []
     flush: list[Command] = [

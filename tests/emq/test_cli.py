@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from emq import cli
 from emq.cli import main
 from emq.embedded import EmbeddedError
-from emq.errors import FenceError
+from emq.errors import EmqError, FenceError
+from resp import ConnectFailed, ConnectionLost, Refused, ServerError
 from tests.conftest import Server
 
 
@@ -89,19 +91,99 @@ def test_a_reader_that_goes_away_ends_it_quietly(server: Server) -> None:
         complaints = process.stderr.read()
         process.wait()
     assert complaints == ""
-    assert process.returncode in (0, 1)  # 0 where it was faster than the closing
+    assert process.returncode in (0, 141)  # 0 where it was faster than the closing
 
 
-def test_a_broken_pipe_is_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _emq(redirection: str, *argv: str, url: str = "") -> tuple[int, list[str]]:
+    """Run the command in a shell; its exit code, and what it said on stderr."""
+    words = [sys.executable, "-m", "emq", *argv, *(["--url", url] if url else [])]
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.join(words)} {redirection}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("argv", [["demo"], ["demo", "--json"], ["--help"]], ids=" ".join)
+def test_a_full_disk_is_one_line(server: Server, argv: list[str]) -> None:
+    code, [line] = _emq("> /dev/full", *argv, url=server.url if argv[0] == "demo" else "")
+    assert code == 1
+    assert line.startswith("emq: stdout cannot be written: No space left")
+    assert ";" in line
+
+
+@pytest.mark.parametrize("argv", [["demo"], ["demo", "--json"]], ids=" ".join)
+def test_a_closed_stdout_is_one_line_and_nothing_is_done(argv: list[str]) -> None:
+    code, [line] = _emq(">&-", *argv, url="unix:///nowhere")
+    assert code == 1
+    assert line.startswith("emq: stdout is closed; ")
+
+
+@pytest.mark.parametrize("argv", [["demo"], ["demo", "--json"]], ids=" ".join)
+def test_a_broken_pipe_is_141_and_quiet(server: Server, argv: list[str]) -> None:
+    code, told = _emq("| true; exit ${PIPESTATUS[0]}", *argv, url=server.url)
+    assert (code, told) == (141, [])
+
+
+def test_an_error_does_not_take_stdout_where_stderr_is_closed() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m emq demo --url x 2>&-"],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "step"),
+    [
+        (ConnectFailed("h:1: refused"), 3, "is it running? give another --url"),
+        (Refused("h:1 refused HELLO: WRONGPASS", "WRONGPASS"), 3, "put user:password@ in the URL"),
+        (ServerError("NOAUTH", "NOAUTH Authentication required.", "GET"), 1, "put user:password@"),
+        (ServerError("READONLY", "READONLY a replica", "SET"), 1, "takes writes"),
+        (ConnectionLost("the server closed the connection"), 3, "is the server still up?"),
+        (ConnectFailed("h:1: refused; look into it"), 3, "refused; look into it"),
+        (EmqError("one\nline"), 1, "emq: one line; "),
+    ],
+)
+def test_an_error_names_the_next_step(
+    error: Exception,
+    code: int,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def fail(options: object) -> int:
-        raise BrokenPipeError
+        raise error
 
     monkeypatch.setattr(cli, "_demo", fail)
-    with (tmp_path / "out").open("w") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert main(["demo"]) == 1
-        print("what is flushed at exit", flush=True)
-    assert (tmp_path / "out").read_text() == ""
+    assert main(["demo", "--url", "valkey://h"]) == code
+    line = _one_line(capsys)
+    assert step in line
+    assert line.count(";") == 1
+    assert main(["demo"]) == code
+    assert ";" in _one_line(capsys)
+
+
+def test_real_errors_name_the_next_step(
+    password_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = f"{password_server.host}:{password_server.port}"
+    for url, step in (
+        ("valkey://127.0.0.1:1", "is it running?"),
+        (f"valkey://{there}", "user:password@"),
+        (f"valkey://:hunter2@{there}", "user:password@"),
+        ("http://127.0.0.1", "--url"),
+        ("127.0.0.1:6379", "--url"),
+    ):
+        assert main(["demo", "--url", url]) in (2, 3)
+        line = _one_line(capsys)
+        assert step in line
+        assert "hunter2" not in line
 
 
 def test_the_package_runs_as_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from emq.cli import main
 from emq.demo import Kinds, Report, demo
 from emq.errors import EmqError
 from emq.job import Job
+from emq.keyspace import VERSION_KEY
 from emq.queue import Queue
 from tests.conftest import Server
 
@@ -132,6 +133,36 @@ def test_a_given_server_is_left_as_it_was(
     assert set(_verdicts(document).values()) == {True}
     assert set(server.admin.keys()) == before
     assert server.admin.script_exists(kept) == [True]
+
+
+@pytest.mark.parametrize("version", [b"echomq:2.4.2", None, b"echomq:3.0.0"])
+def test_a_server_of_another_version_is_refused_and_none_is_claimed(
+    server: Server, version: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = server.admin
+    before = admin.get(VERSION_KEY)
+    try:
+        admin.delete(VERSION_KEY)
+        if version is not None:
+            admin.set(VERSION_KEY, version)
+        keys, writes = set(admin.keys()), admin.info("persistence")["rdb_changes_since_last_save"]
+
+        refused = version == b"echomq:2.4.2"
+        assert main(["demo", "--url", server.url, "--json"]) == (1 if refused else 0)
+
+        captured = capsys.readouterr()
+        if refused:
+            assert captured.out == ""
+            [line] = captured.err.splitlines()
+            assert "echomq:2.4.2" in line
+            assert "--url" in line
+            assert admin.info("persistence")["rdb_changes_since_last_save"] == writes
+        assert set(admin.keys()) == keys
+        assert admin.get(VERSION_KEY) == version
+    finally:
+        admin.delete(VERSION_KEY)
+        if before is not None:
+            admin.set(VERSION_KEY, before)
 
 
 def test_a_failure_midway_leaves_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

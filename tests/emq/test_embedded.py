@@ -221,3 +221,12 @@ def test_a_keeper_that_does_not_stop_is_killed(
 def test_one_object_is_one_server() -> None:
     with Embedded() as server, pytest.raises(EmbeddedError, match="runs already"):
         server.__enter__()
+
+
+def test_a_keeper_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with pytest.raises(EmbeddedError, match="too many processes; free"), Embedded():
+        pass

@@ -91,6 +91,38 @@ def test_every_connect_gets_a_fresh_plan() -> None:
         second.send(b"echomq:9")
 
 
+@pytest.mark.parametrize(
+    ("wire_version", "kind"),
+    [(5, TypeError), (b"echomq:3.0.0", TypeError), ("", ValueError), ("4111 \ud800", ValueError)],
+)
+def test_a_version_that_is_none_is_refused_undialled(wire_version: Any, kind: Any) -> None:
+    nowhere = "unix:///nowhere"  # dialling it would raise ConnectFailed
+
+    async def dial() -> None:
+        await emq.connect_async(nowhere, wire_version=wire_version)
+
+    for call in (
+        lambda: emq.connect(nowhere, wire_version=wire_version),
+        lambda: asyncio.run(dial()),
+    ):
+        with pytest.raises(kind, match="wire_version is") as caught:
+            call()
+        assert type(caught.value) is kind
+        assert "4111" not in repr(caught.value)
+        assert caught.value.__context__ is None
+
+
+def test_a_look_claims_nothing() -> None:
+    look = fence(claim=False)()
+    assert next(look) == GET
+    with pytest.raises(StopIteration):
+        look.send(None)
+    look = fence(claim=False)()
+    next(look)
+    with pytest.raises(FenceError):
+        look.send(b"echomq:2.4.2")
+
+
 @pytest.fixture
 def version(server: Any) -> Iterator[Any]:
     """The server's admin client; the version key is as it was afterwards."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from emq.ids import (
     encode,
     min_for,
     parse,
+    received_job_id,
     valid,
 )
 
@@ -338,3 +340,40 @@ def _in_a_fork(work: object) -> list[str]:
         ids = pipe.read().split()
     os.waitpid(pid, 0)
     return ids
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=16),
+        st.from_regex(rb"[I-K][N-P][A-C][0-9A-Za-z]{11}", fullmatch=True),
+        snowflakes.map(lambda number: encode("JOB", number).encode()),
+        st.sampled_from([id.encode() if isinstance(id, str) else id for id in ILL_FORMED]),
+    )
+)
+def test_an_id_from_a_server_is_checked_like_a_callers(id: bytes) -> None:
+    try:
+        want: str | None = check_job_id(id)
+    except (InvalidId, WrongKind):
+        want = None
+    assert received_job_id(id) == want
+
+
+def test_ends_of_the_range_are_ids() -> None:
+    for id in ("JOB00000000000", "JOBAzL8n0Y58m7"):
+        assert received_job_id(id.encode()) == id
+
+
+@pytest.mark.parametrize("value", [None, "x", b"x", 1.5, []])
+def test_wrong_types_are_named(value: Any) -> None:
+    with pytest.raises(TypeError, match="a snowflake is an int"):
+        encode("JOB", value)
+    with pytest.raises(TypeError, match="unix_ms is an int"):
+        min_for(value)
+    with pytest.raises((TypeError, ValueError), match="a namespace is"):
+        encode(value, 1)
+
+
+@pytest.mark.parametrize("node", [1024, -1, 10**5000], ids=["1024", "-1", "huge"])
+def test_a_node_out_of_range_is_refused(node: int) -> None:
+    with pytest.raises(ValueError, match="a node is 0 to 1023"):
+        Mint(node)

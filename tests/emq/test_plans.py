@@ -12,7 +12,7 @@ from emq.ids import Mint
 from emq.job import Job
 from emq.keyspace import Keyspace
 from emq.plans import jobs, reads, recovery, schedule
-from resp import ErrorReply, Plan, ScriptCall, ServerError
+from resp import ErrorReply, Plan, ScriptCall, ServerError, TransportError
 
 KEYS = Keyspace("orders")
 JOB = Job("JOB0EEMl9I7KXg", b"p", 1, "orders")
@@ -62,3 +62,29 @@ def test_error_of_the_server_is_raised_as_it_is(verb: str) -> None:
     with pytest.raises(ServerError) as caught:
         answer(verb, ErrorReply("OOM", "OOM command not allowed"))
     assert (caught.value.code, caught.value.command) == ("OOM", "EVALSHA")
+
+
+@pytest.mark.parametrize(
+    ("may_have_run", "told"),
+    [
+        (True, "3 jobs were in the call; 0 of them are known to be admitted, and any of 3 others"),
+        (False, "3 jobs were in the call; 0 of them are known to be admitted; a bulk whose"),
+    ],
+)
+def test_a_bulk_that_was_cut_says_what_is_known(may_have_run: bool, told: str) -> None:
+    plan = jobs.enqueue_many(KEYS, MINT, [b"p", b"q", b"r"])
+    next(plan)
+    with pytest.raises(TransportError) as caught:
+        plan.throw(TransportError("cut", may_have_run=may_have_run))
+    [note] = caught.value.__notes__
+    assert note.startswith(told)
+    assert "can be sent again" in note
+
+
+def test_a_bulk_that_was_cut_in_its_second_round_knows_the_first() -> None:
+    plan = jobs.enqueue_many(KEYS, MINT, [b"p", b"q", b"r"])
+    next(plan)
+    plan.send([b"101"])
+    with pytest.raises(TransportError) as caught:
+        plan.throw(TransportError("cut"))
+    assert "; 2 of them are known to be admitted, and any of 1 others" in caught.value.__notes__[0]

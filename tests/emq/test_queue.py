@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+import emq
 from emq import AsyncQueue, Queue
-from emq.errors import EmqError, InvalidId, JobGone, StaleToken, WrongKind
+from emq.errors import ContractError, EmqError, InvalidId, JobGone, StaleToken, WrongKind
 from emq.ids import Mint
 from emq.job import Item, Job, Receipt, Row
 from emq.plans import recovery
-from resp import ServerError
+from resp import Plan, ServerError
 
 from .conftest import Due, Expire, Keys, Queues
 
@@ -130,6 +134,19 @@ def test_ill_formed_id_is_refused_unsent(queue: Queue, verb: str, id: Any) -> No
     assert sent(queue) == before
 
 
+def test_an_id_is_taken_as_bytes_too(queue: Queue) -> None:
+    id = ID.encode()
+    assert queue.enqueue(b"p", job_id=id) == Receipt(ID, True)
+    assert queue.enqueue_many([Item(b"p", id)]) == [Receipt(ID, False)]
+    token = claim(queue).token
+    assert queue.extend_many([(id, token)], HOUR) == []
+    queue.extend(id, HOUR, token=token)
+    assert queue.state(id) == "active"
+    assert queue.job(id) == Row("active", 1, b"p", {})
+    queue.complete(id, bytearray(b"r"), token=token)
+    assert queue.state(id) is None
+
+
 @pytest.mark.parametrize("verb", BY_ID)
 def test_id_of_another_kind_is_refused_unsent(queue: Queue, verb: str) -> None:
     before = sent(queue)
@@ -183,9 +200,28 @@ def test_result_of_another_type_is_refused_unsent(queue: Queue) -> None:
 
 def test_text_that_is_no_unicode_is_refused_unsent(queue: Queue) -> None:
     before = sent(queue)
-    with pytest.raises(ValueError, match="surrogates"):
-        queue.enqueue("\ud800")
+    text = "4111 \ud800"
+    for name, call in (
+        ("payload", lambda: queue.enqueue(text)),
+        ("payload", lambda: queue.enqueue_many([b"p", text])),
+        ("payload", lambda: queue.enqueue_many([Item(text)])),
+        ("result", lambda: queue.complete(ID, text, token=1)),
+        ("result", lambda: queue.complete_and_claim(ID, result=text, token=1)),
+        ("error", lambda: queue.retry(ID, delay_ms=0, max_attempts=1, error=text, token=1)),
+    ):
+        with pytest.raises(ValueError, match=f"{name} is str with .* bytes yourself") as caught:
+            call()
+        assert type(caught.value) is ValueError
+        assert caught.value.__context__ is None
+        assert b"4111" not in pickle.dumps(caught.value)
     assert sent(queue) == before
+
+
+def test_view_that_was_released_is_refused_unsent(queue: Queue) -> None:
+    view = memoryview(b"p")
+    view.release()
+    with pytest.raises(ValueError, match="payload is a memoryview that was released"):
+        queue.enqueue(view)
 
 
 def test_two_due_times_are_refused_unsent(queue: Queue) -> None:
@@ -219,16 +255,75 @@ def test_a_job_of_another_queue_is_refused_unsent(queues: Queues, queue: Queue) 
 
 
 @pytest.mark.parametrize("name", ["", "emq", "a{b}", "a b", "a" * 129, None])
-def test_queue_with_a_bad_name_is_not_made(queue: Queue, name: Any) -> None:
-    for kind in (Queue, AsyncQueue):
-        with pytest.raises(ValueError, match="rename the queue"):
-            kind(queue.connector, name)  # type: ignore[arg-type]
+def test_queue_with_a_bad_name_is_not_made(name: Any) -> None:
+    with pytest.raises(ValueError, match="rename the queue"):
+        Queue(Plain(), name)
+    with pytest.raises(ValueError, match="rename the queue"):
+        AsyncQueue(Awaited(), name)
 
 
 def test_queue_tells_its_name(queue: Queue) -> None:
     assert queue.name == queue.keys.queue
-    assert queue.name in repr(Queue(queue.connector, queue.name))
-    assert queue.name in repr(AsyncQueue(queue.connector, queue.name))  # type: ignore[arg-type]
+    assert queue.name in repr(Queue(Plain(), queue.name))
+    assert queue.name in repr(AsyncQueue(Awaited(), queue.name))
+
+
+class Plain:
+    """A connector of one shell."""
+
+    def run(self, plan: Plan[Any], /) -> Any:
+        raise AssertionError("nothing is run")
+
+
+class Awaited:
+    """A connector of the other."""
+
+    async def run(self, plan: Plan[Any], /) -> Any:
+        raise AssertionError("nothing is run")
+
+
+def test_a_connector_of_the_other_shell_is_refused(server: Any) -> None:
+    with emq.connect(server.url) as connector:
+        with pytest.raises(TypeError, match=r"AsyncQueue needs .*; use Queue with this Connector"):
+            AsyncQueue(connector, "q")  # type: ignore[arg-type]
+        Queue(connector, "q")
+
+    async def go() -> None:
+        async with await emq.connect_async(server.url) as connector:
+            with pytest.raises(TypeError, match=r"Queue needs .*; use AsyncQueue with this Async"):
+                Queue(connector, "q")  # type: ignore[arg-type]
+            AsyncQueue(connector, "q")
+
+    asyncio.run(go())
+    with pytest.raises(TypeError, match="; use AsyncQueue with"):
+        Queue(Awaited(), "q")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="; use Queue with"):
+        AsyncQueue(Plain(), "q")
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize("connector", [None, "valkey://127.0.0.1", 5, object()])
+def test_what_is_no_connector_is_refused_at_once(kind: Any, connector: Any) -> None:
+    with pytest.raises(TypeError, match=r"connector is what emq\.connect.*; dial first"):
+        kind(connector, "q")
+
+
+def test_a_pool_that_hides_its_code_can_stand_in() -> None:
+    class Pool:
+        def __init__(self, of: Any) -> None:
+            self.run = functools.partial(type(of).run, of)
+
+    for kind in (Queue, AsyncQueue):
+        for of in (Plain(), Awaited()):
+            kind(Pool(of), "q")
+
+
+@pytest.mark.parametrize("mint", [5, "mint", object()])
+def test_what_is_no_mint_is_refused(mint: Any) -> None:
+    with pytest.raises(TypeError, match=r"mint is an emq\.Mint or None"):
+        Queue(Plain(), "q", mint=mint)
+    with pytest.raises(TypeError, match=r"mint is an emq\.Mint or None"):
+        AsyncQueue(Awaited(), "q", mint=mint)
 
 
 # Enqueue.
@@ -314,6 +409,18 @@ def test_nothing_is_sent_for_no_items(queue: Queue) -> None:
     assert sent(queue) == before
 
 
+@pytest.mark.parametrize(
+    "items",
+    ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc"), {"a": 1}, Item(b"p"), None, 5],
+    ids=lambda items: type(items).__name__,
+)
+def test_one_thing_is_no_collection_of_items(queue: Queue, items: Any) -> None:
+    before = sent(queue)
+    with pytest.raises(TypeError, match="items is a collection, such as a list, of payloads"):
+        queue.enqueue_many(items)
+    assert sent(queue) == before
+
+
 def test_items_of_every_form_keep_their_order(queue: Queue, keys: Keys) -> None:
     receipts = queue.enqueue_many(
         [
@@ -333,6 +440,35 @@ def test_items_of_every_form_keep_their_order(queue: Queue, keys: Keys) -> None:
     assert set(keys.members("pending")) == set(ids[:3])
     assert keys.score("schedule", SECOND) == 5
     assert near(keys.score("schedule", ids[3]), now_ms(keys) + HOUR)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda job: job,
+        lambda job: [job.id],
+        lambda job: [(job.id,)],
+        lambda job: [(job.id, 1, 2)],
+        lambda job: {job.id: 1},
+        lambda job: [{job.id: 1}],
+        lambda job: [None],
+        lambda job: [job, "ab"],
+        lambda job: [(job, 1)],
+        lambda job: (job.id, 1),
+        lambda job: job.id,
+        lambda job: None,
+        lambda job: 5,
+    ],
+)
+def test_what_is_no_job_and_no_pair_is_refused_unsent(queue: Queue, of: Any) -> None:
+    job = Job(ID, b"4111", 1, queue.name)
+    before = sent(queue)
+    with pytest.raises(
+        TypeError, match=r"^jobs (is|are) .*Jobs or pairs of id and token"
+    ) as caught:
+        queue.extend_many(of(job), HOUR)
+    assert "4111" not in str(caught.value)
+    assert sent(queue) == before
 
 
 def test_one_bad_item_leaves_all_unsent(queue: Queue, keys: Keys) -> None:
@@ -1175,3 +1311,62 @@ def test_browse_is_newest_first(queue: Queue, keys: Keys) -> None:
     keys.admin.set(keys.base + "pending", "not a sorted set")
     with pytest.raises(ServerError, match="WRONGTYPE"):
         queue.browse()
+
+
+# What somebody else wrote.
+
+FOREIGN = [
+    b"\xff\xff",
+    b"",
+    b"x",
+    b"JOBAzL8n0Y58m8",
+    b"ORD0EEMl9I7KXg",
+    "JOB\u00e90EEMl9I7K".encode(),
+]
+
+
+@pytest.mark.parametrize("id", FOREIGN, ids=repr)
+def test_entry_whose_id_is_no_jobs_breaks_the_contract(
+    queue: Queue, keys: Keys, expire: Expire, id: bytes
+) -> None:
+    def write(place: str) -> None:
+        keys.admin.hset(keys.base.encode() + b"job:" + id, mapping={"payload": "4111"})
+        keys.admin.zadd(keys.base + place, {id: 0})
+
+    def refused(call: Callable[[], object]) -> None:
+        with pytest.raises(ContractError) as caught:
+            call()
+        assert "for a job's id" in str(caught.value)
+        assert "4111" not in str(caught.value) + repr(caught.value)
+
+    write("pending")
+    refused(queue.browse)
+    refused(queue.claim)
+    # It is leased: whoever comes next gets past it.
+    queue.enqueue(b"good", job_id=ID)
+    job = claim(queue)
+    assert job.payload == b"good"
+    keys.admin.delete(keys.base + "active")
+    keys.admin.zadd(keys.base + "active", {ID: 2**53})
+
+    write("pending")
+    refused(lambda: queue.complete_and_claim(job))
+    assert queue.state(ID) is None  # it was completed
+    keys.admin.delete(keys.base + "active")
+
+    for max_stalled in (99, 1):  # recovered, then dead
+        write("active")
+        refused(lambda stalls=max_stalled: queue.sweep_stalled(stalls))  # type: ignore[misc]
+
+
+def test_group_that_is_no_text_is_told_escaped(queue: Queue, keys: Keys) -> None:
+    put(keys, ID)
+    keys.admin.hset(keys.base + "job:" + ID, "group", b"\xff")
+    assert claim(queue).group == r"\xff"
+
+
+def test_attempts_of_too_many_digits_are_none(queue: Queue, keys: Keys) -> None:
+    put(keys, ID, attempts="9" * 5000)
+    row = queue.job(ID)
+    assert row is not None
+    assert row.attempts == 0

@@ -271,4 +271,5 @@ def test_reply_of_another_type_breaks_the_contract(read: str, reply: Any) -> Non
 def test_reply_of_the_right_type_is_answered() -> None:
     assert scripts.REAP.count(3) == 3
     assert scripts.STATE.word(b"dead", "scheduled", "dead") == "dead"
-    assert scripts.EXTEND_MANY.ids([b"one", b"two"]) == ["one", "two"]
+    ids = ["JOB0EEMl9I7KXg", "JOB0EEMl9I7KXh"]
+    assert scripts.EXTEND_MANY.ids([id.encode() for id in ids]) == ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib.util
 import itertools
@@ -23,6 +24,7 @@ from resp import (
     Script,
     Tap,
     TransportError,
+    WrongLoop,
     connect_async,
 )
 
@@ -541,3 +543,71 @@ def test_transport_errors_leave_no_timer_behind(run: Any, fake: Fakes) -> None:
                 await call
 
     run(main(fake(mute).url))
+
+
+def test_a_timeout_that_is_over_at_once_disturbs_nobody(run: Any, server: Any) -> None:
+    """Not every loop's timer says when it rings."""
+
+    async def main() -> None:
+        connector = await connect_async(server.url)
+
+        async def hurried() -> None:
+            with contextlib.suppress(ReplyTimeout):
+                await connector.command("PING", timeout=1e-6)
+
+        for _ in range(100):
+            words = [str(number).encode() for number in range(5)]
+            calls = [connector.command("ECHO", word) for word in words]
+            _, *answers = await asyncio.gather(hurried(), *calls)
+            assert answers == words
+        link = connector._link
+        assert link is not None
+        assert not link._waiting
+        await connector.close()
+
+    run(main())
+
+
+def test_a_connector_is_of_one_loop(server: Any, fresh_name: str) -> None:
+    """Nothing is sent from another one: the command would run, and nobody get its reply."""
+    loop = asyncio.new_event_loop()
+    connector = loop.run_until_complete(connect_async(server.url))
+
+    async def elsewhere() -> None:
+        for call in (
+            lambda: connector.command("INCR", fresh_name),
+            lambda: connector.pipeline([("INCR", fresh_name)]),
+            lambda: connector.eval(SCRIPT, [fresh_name]),
+            connector.close,
+        ):
+            with pytest.raises(WrongLoop, match="another event loop"):
+                await call()
+
+    asyncio.run(elsewhere())
+    assert not server.admin.exists(fresh_name)
+    loop.run_until_complete(connector.close())
+    loop.close()
+
+
+def test_closing_after_the_loop_is_over(server: Any) -> None:
+    loop = asyncio.new_event_loop()
+    connector = loop.run_until_complete(connect_async(server.url))
+    link = connector._link
+    assert link is not None
+    link.end("over")
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    asyncio.run(connector.close())
+    assert connector.stats()["status"] == "closed"
+
+
+def test_a_connector_that_is_dropped_says_so_and_closes(run: Any, server: Any) -> None:
+    async def main() -> None:
+        holder = [await connect_async(server.url)]
+        identity = await holder[0].command("CLIENT", "ID")
+        with pytest.warns(ResourceWarning, match="unclosed"):
+            holder.clear()
+        await asyncio.sleep(0.01)
+        assert str(identity) not in {client["id"] for client in server.admin.client_list()}
+
+    run(main())

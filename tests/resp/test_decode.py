@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -649,3 +650,36 @@ def test_push_verbatim_and_pairs_show_themselves() -> None:
     assert pairs == [(1, 2)]
     assert repr(pairs) == "Pairs([(1, 2)])"
     assert repr(NEED_DATA) == "NEED_DATA"
+
+
+def test_members_that_share_a_hash_take_linear_time() -> None:
+    """All multiples of 2**61 - 1 hash to 0: a table of them is quadratic to build."""
+    count = 65_536
+    lines = b"".join(b":%d\r\n" % (number * (2**61 - 1)) for number in range(count))
+    began = time.process_time()
+    for wire in (b"~%d\r\n" % count + lines, b"%%%d\r\n" % (count // 2) + lines):
+        decoder = Decoder()
+        decoder.feed(wire)
+        [reply] = decoder.replies()
+        assert type(reply) in (list, Pairs)
+    assert time.process_time() - began < 10
+
+
+def test_the_attributes_before_one_reply_are_bounded() -> None:
+    decoder = Decoder(max_elements=1000)
+    decoder.feed(b"|1\r\n+k\r\n+v\r\n" * 501)
+    with pytest.raises(ProtocolError, match="attributes"):
+        decoder.replies()
+
+
+@pytest.mark.parametrize("limit", [-1, True, 1.5, None, "5"])
+def test_a_limit_is_a_whole_number(limit: Any) -> None:
+    for name in ("max_bulk", "max_line", "max_elements", "max_depth"):
+        with pytest.raises(ValueError, match="whole number"):
+            Decoder(**{name: limit})
+
+
+@pytest.mark.parametrize("data", [5, "text", [1], None])
+def test_a_decoder_is_fed_bytes(data: Any) -> None:
+    with pytest.raises(TypeError, match="fed bytes"):
+        Decoder().feed(data)

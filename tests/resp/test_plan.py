@@ -28,7 +28,7 @@ from resp import (
 from resp.encode import encode_command
 from resp.plan import WINDOW, boot_frame, command_name, encode_slices, frame, run, run_async
 
-from .conftest import Fakes, Shell
+from .conftest import Fakes, Shell, begin
 from .fake import Peer
 
 Drive = Callable[[Plan[Any], Callable[[Any], Any]], Any]
@@ -569,3 +569,50 @@ def test_a_push_takes_no_place(shell: Shell, server: Any, fresh_name: str) -> No
     ) == ["OK", "QUEUED", "QUEUED", ["OK", b"2"], b"x"]
     assert connector.command("PING") == "PONG"
     assert connector.stats()["pushes"] == 3
+
+
+# MULTI .. EXEC.
+
+
+@pytest.mark.parametrize("word", ["MULTI", "exec", b"DISCARD", "WATCH"])
+def test_half_a_transaction_is_refused(shell: Shell, server: Any, word: Any) -> None:
+    tap = Tap()
+    connector = shell.connect(server.url, tap=tap)
+    tap.clear()
+
+    def plan() -> Plan[Any]:
+        yield (word, "k")
+
+    for way in (
+        lambda: connector.command(word, "k"),
+        lambda: connector.pipeline([("PING",), (word,)]),
+        lambda: connector.pipeline([("MULTI",), ("MULTI",), ("EXEC",)]),
+        lambda: connector.run(plan()),
+    ):
+        with pytest.raises(RefusedCommand):
+            way()
+    assert len(tap) == 0
+
+
+def test_nothing_comes_between_multi_and_exec(shell: Shell, server: Any, fresh_name: str) -> None:
+    """However long the transaction is, it leaves in one piece: nobody else is answered QUEUED."""
+    connector = shell.connect(server.url)
+    transaction: list[Command] = [
+        ("MULTI",),
+        *[("SET", fresh_name, b"v" * 2000)] * 300,
+        ("EXEC",),
+    ]
+
+    def others() -> list[Any]:
+        return [connector.command("ECHO", "z") for _ in range(300)]
+
+    callers = [begin(others) for _ in range(3)]
+    for _ in range(20):
+        assert connector.pipeline(transaction)[-1] == ["OK"] * 300
+    for caller in callers:
+        assert caller.result(30) == [b"z"] * 300
+
+
+def test_a_plan_is_a_generator(connector: Connector) -> None:
+    with pytest.raises(TypeError, match="a generator"):
+        connector.run(5)  # type: ignore[arg-type]

@@ -15,6 +15,8 @@ from resp import (
     Command,
     ConnectionLost,
     Connector,
+    EncodeError,
+    EncodeTypeError,
     ErrorReply,
     Plan,
     ReplyTimeout,
@@ -113,11 +115,85 @@ def test_the_rule_of_repair_without_a_server() -> None:
         assert isinstance(load, Load)
         loads.append(load)
         assert (load.script, load.missed_at) == (script, 9)
-        load = plan.send(script.sha.upper().encode())
+        load = plan.send((script.sha.upper().encode(), True))
     assert load == calls
     with pytest.raises(StopIteration) as end:
-        plan.send([1, 2, 3])
+        plan.send(([1, 2, 3], 12))
     assert end.value.value == [1, 2, 3]
+
+
+GONE = ErrorReply("NOSCRIPT", "NOSCRIPT No matching script.")
+
+
+def test_a_call_begins_one_load_and_rides_on_those_of_others() -> None:
+    """The cache is emptied twice while 1000 callers share their loads; nobody's call is lost."""
+    script = make("ridden")
+    plan = repair([script(["a"])], 5)
+    load = next(plan)
+    assert isinstance(load, Load)
+    assert load.may_begin
+    plan.send((script.sha, True))
+    load = plan.send(([GONE], 8))
+    assert isinstance(load, Load)
+    assert (load.may_begin, load.missed_at) == (False, 8)
+    plan.send((script.sha, False))
+    with pytest.raises(StopIteration) as end:
+        plan.send((["ran"], 12))
+    assert end.value.value == ["ran"]
+
+
+def test_a_second_miss_stands_where_nobody_loads() -> None:
+    script = make("alone")
+    plan = repair([script(["a"])], 5)
+    next(plan)
+    plan.send((script.sha, True))
+    plan.send(([GONE], 8))
+    with pytest.raises(StopIteration) as end:
+        plan.send(None)
+    assert end.value.value == [GONE]
+
+
+def test_a_noscript_of_the_scripts_own_is_never_ridden_on() -> None:
+    script = make("liar")
+    plan = repair([script(["a"])], 5)
+    next(plan)
+    plan.send((script.sha, True))
+    own = ErrorReply("NOSCRIPT", "NOSCRIPT says the script")
+    with pytest.raises(StopIteration) as end:
+        plan.send(([own], 8))
+    assert end.value.value == [own]
+
+
+@pytest.mark.parametrize("keys", ["abc", b"abc", None, 5, {"a": 1}])
+def test_keys_and_arguments_are_sequences(shell: Shell, server: Any, keys: Any) -> None:
+    """A str would be taken apart, and the script run on the keys a, b and c."""
+    tap = Tap()
+    connector = shell.connect(server.url, tap=tap)
+    script = make("picky")
+    tap.clear()
+    for arguments in ((keys, ()), ((), keys)):
+        with pytest.raises(EncodeTypeError, match="lists or tuples"):
+            connector.eval(script, *arguments)
+        with pytest.raises(EncodeTypeError, match="lists or tuples"):
+            connector.pipeline([("PING",), script(*arguments)])
+    with pytest.raises(EncodeTypeError, match="runs a Script"):
+        connector.eval("return 1")  # type: ignore[arg-type]
+    assert len(tap) == 0
+
+
+@pytest.mark.parametrize("source", [None, 1, "secret \udc80"])
+def test_a_source_is_text_or_bytes(source: Any) -> None:
+    with pytest.raises(EncodeError) as caught:
+        Script("s", source)
+    assert "secret" not in repr(caught.value)
+
+
+def test_script_calls_are_values() -> None:
+    script = make("value")
+    assert script(["a"], [1]) == script(("a",), (1,))
+    assert script(["a"], [1]) != script(["a"], [2])
+    assert script(["a"]) != ("EVALSHA", script.sha, 1, "a")
+    assert len({script(["a"]), script(["a"])}) == 1
 
 
 # On a server.

@@ -214,3 +214,22 @@ def test_a_command_with_a_password_reaches_the_server_whole(
         server.admin.acl_deluser("tapped")
     else:
         assert replies[0].code == "WRONGPASS"
+
+
+def test_what_a_server_quotes_is_masked() -> None:
+    """A server that does not know a command quotes its arguments, and they may be a password."""
+    tap = Tap()
+    reply = b"-ERR unknown command 'AUHT', with args beginning with: 'hunter2' \r\n+OK\r\n"
+    tap.read(1, reply)
+    [record] = tap
+    assert b"hunter2" not in record.data
+    assert len(record.data) == len(reply)
+    assert record.data.endswith(b"\r\n+OK\r\n")
+
+
+def test_masking_takes_linear_time() -> None:
+    body = b"AUTH" * 100_000
+    data = encode_command("SET", "k", body + b" ")
+    began = time.process_time()
+    assert mask(data) == data
+    assert time.process_time() - began < 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import gc
 import itertools
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from resp import (
     Connector,
     Options,
     Plan,
+    Reentered,
     ReplyTimeout,
     RespError,
     Script,
@@ -205,7 +208,7 @@ def test_the_reader_hands_the_socket_on(dial: Callable[..., Connector], fake: Fa
 
 def _reading(connector: Connector) -> bool:
     link = connector._link
-    return link is not None and link._reader is not None
+    return link is not None and link._reader is not None and link._writer is None
 
 
 def test_a_reader_that_times_out_hands_the_socket_on(
@@ -889,3 +892,129 @@ def test_a_plan_interrupted_is_closed(server: Any) -> None:
             connector.run(plan())
         assert cleaned == [True]
         assert connector.command("PING") == "PONG"
+
+
+# What must not end the connection, and what must not hang.
+
+
+def test_overload_and_timeouts_end_no_connection(
+    dial: Callable[..., Connector], server: Any
+) -> None:
+    connector = dial(server.url, max_pending=8, timeout=5)
+    stop = time.monotonic() + 1
+    seen: collections.Counter[str] = collections.Counter()
+
+    def call(number: int) -> None:
+        while time.monotonic() < stop:
+            try:
+                connector.command("ECHO", number, timeout=0.0005 if number % 3 == 0 else None)
+                seen["ok"] += 1
+            except RespError as error:
+                seen[type(error).__name__] += 1
+
+    for future in [begin(call, number) for number in range(16)]:
+        future.result(30)
+    assert set(seen) <= {"ok", "Overloaded", "ReplyTimeout"}
+    assert seen["Overloaded"]
+    assert connector.stats()["reconnects"] == 0
+
+
+def test_many_who_look_at_a_connection_that_was_closed_meanwhile(
+    dial: Callable[..., Connector], server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resp.threads._IDLE_S", 0)
+    connector = dial(server.url)
+    for _ in range(20):
+        connection = connector.command("CLIENT", "ID")
+        server.admin.client_kill_filter(_id=connection)
+        calls = [begin(connector.command, "PING") for _ in range(8)]
+        for call in calls:
+            error = call.exception(10)
+            assert error is None or isinstance(error, ConnectionLost)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_look_interrupted_anywhere(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resp.threads._IDLE_S", 0)
+
+    def attempt(interrupt: Interrupt) -> None:
+        with connect(server.url, timeout=0.5) as connector:
+            interrupted(interrupt, lambda: connector.command("ECHO", "interrupted"))
+            for word in (b"next", b"after"):
+                with contextlib.suppress(ConnectionLost):
+                    assert connector.command("ECHO", word) == word
+
+    every_interrupt(attempt, at_least=20)
+
+
+def test_a_close_interrupted_anywhere_tells_everybody(server: Any) -> None:
+    def attempt(interrupt: Interrupt) -> None:
+        connector = connect(server.url, timeout=5)
+        calls = [begin(connector.command, "BLPOP", f"none{n}", 0) for n in range(3)]
+        until(lambda: connector.stats()["pending"] == 3)
+        interrupted(interrupt, connector.close)
+        connector.close()
+        for call in calls:
+            assert isinstance(call.exception(2), ConnectionLost)
+
+    every_interrupt(attempt, at_least=10)
+
+
+def test_a_role_that_was_lost_is_found_out(server: Any) -> None:
+    """Two interrupts within microseconds can take a caller away in the middle of its leaving."""
+    with connect(server.url, timeout=0.1) as connector:
+        link = connector._link
+        assert link is not None
+        link._reader = object()
+        with pytest.raises(ReplyTimeout):
+            connector.command("ECHO", "waits in vain")
+        assert connector.command("ECHO", "next") == b"next"
+        assert connector.stats()["reconnects"] == 1
+
+
+def test_a_signal_handler_that_calls_the_connector(server: Any) -> None:
+    """It is answered, or told at once that it stands within another call; nobody waits for ever."""
+    inner: list[Any] = []
+
+    def handle(*_: object) -> None:
+        try:
+            inner.append(connector.command("ECHO", "inner", timeout=0.5))
+        except RespError as error:
+            inner.append(type(error))
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with connect(server.url, timeout=5) as connector:
+            signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+            for number in range(3000):
+                assert connector.command("ECHO", number) == b"%d" % number
+            # Now in the middle of a call that waits.
+            connector.command("BLPOP", "none", 0.05)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert connector.command("ECHO", "outer") == b"outer"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert set(inner) <= {b"inner", Reentered}
+    assert Reentered in inner
+
+
+def test_a_finalizer_that_calls_the_connector(server: Any) -> None:
+    class Releases:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            with contextlib.suppress(RespError):
+                connector.command("ECHO", "finally", timeout=0.5)
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(5, 2, 2)
+    try:
+        with connect(server.url, timeout=5) as connector:
+            for number in range(1000):
+                Releases()
+                assert connector.command("ECHO", number) == b"%d" % number
+            gc.collect()
+    finally:
+        gc.set_threshold(*thresholds)
