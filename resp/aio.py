@@ -20,7 +20,7 @@ import os
 import socket
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -50,7 +50,7 @@ from .plan import (
     run_async,
 )
 from .protocol import Counters, Protocol, Waiter, any_may_have_run, late
-from .script import Load, Loaded, Script, ScriptCall, missed, repair
+from .script import Load, Loaded, Request, Script, ScriptCall, flush, missed, repair
 
 if TYPE_CHECKING:
     from typing import Self
@@ -422,44 +422,29 @@ class AsyncConnector:
         if isinstance(command, ScriptCall):
             self._counters.evalsha_calls += 1
             if missed(reply):
-                return (await self._repair(link, [command], waiter.place, deadline))[0]
+                plan = repair([command], waiter.place)
+                [reply] = await run_async(plan, self._exchange(link, deadline))
         return reply
 
     async def _say_all(self, commands: list[Command], deadline: float) -> list[Reply]:
         if not commands:
             return []
-        slices = encode_slices(commands, self._options.max_pending)
-        link = await self._live(deadline)
-        waiters = await link.stream(slices, deadline)
-        replies = [reply for waiter in waiters for reply in waiter.replies]
-        scripts = [at for at, call in enumerate(commands) if isinstance(call, ScriptCall)]
-        self._counters.evalsha_calls += len(scripts)
-        again = [at for at in scripts if missed(replies[at])]
-        if again:
-            calls = [cast(ScriptCall, commands[at]) for at in again]
-            others_ran = len(again) < len(commands)
-            repaired = await self._repair(link, calls, waiters[-1].place, deadline, others_ran)
-            for at, reply in zip(again, repaired, strict=True):
-                replies[at] = reply
-        return replies
+        return await run_async(
+            flush(commands), self._exchange(await self._live(deadline), deadline)
+        )
 
-    async def _repair(
-        self,
-        link: _Link,
-        calls: list[ScriptCall],
-        missed_at: int,
-        deadline: float,
-        others_ran: bool = False,
-    ) -> list[Reply]:
-        async def answer(request: Load | list[ScriptCall]) -> Any:
+    def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Awaitable[Any]]:
+        """What answers the requests of `flush` and `repair`, on one connection."""
+
+        async def answer(request: Request) -> Any:
             if isinstance(request, Load):
                 return await link.load(request, deadline)
-            self._counters.evalsha_calls += len(request)
             slices = encode_slices(request, self._options.max_pending)
+            self._counters.evalsha_calls += [type(one) for one in request].count(ScriptCall)
             waiters = await link.stream(slices, deadline)
             return [reply for waiter in waiters for reply in waiter.replies], waiters[-1].place
 
-        return await run_async(repair(calls, missed_at, others_ran), answer)
+        return answer
 
     # Connections.
 

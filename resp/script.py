@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from .decode import ErrorReply, Reply
 from .encode import Arg, Head, encode_command
 from .errors import EncodeTypeError, EncodeValueError, ServerError, ShaMismatch, TransportError
+from .plan import Command
 from .protocol import is_digest
 
 NOSCRIPT: Final = "NOSCRIPT"
@@ -143,10 +144,32 @@ class Load:
 Loaded: TypeAlias = tuple[Reply, bool] | None
 """The answer to a `Load`: what SCRIPT LOAD answered, and whether it was begun for this request."""
 
-Repair: TypeAlias = Generator[Load | list[ScriptCall], Any, list[Reply]]
+Request: TypeAlias = Load | list[Command]
+Exchange: TypeAlias = Generator[Request, Any, list[Reply]]
 
 
-def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) -> Repair:
+def flush(commands: list[Command]) -> Exchange:
+    """Say `commands` together; script calls among them that meet NOSCRIPT are repaired.
+
+    Yields lists of commands, and receives their replies and the place of the latest of them; and
+    what `repair` yields. Each reply stands in its command's place.
+    """
+    replies: list[Reply]
+    replies, place = yield commands
+    again = [
+        (at, command)
+        for at, command in enumerate(commands)
+        if isinstance(command, ScriptCall) and missed(replies[at])
+    ]
+    if again:
+        calls = [call for _, call in again]
+        repaired = yield from repair(calls, place, others_ran=len(again) < len(commands))
+        for (at, _), reply in zip(again, repaired, strict=True):
+            replies[at] = reply
+    return replies
+
+
+def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) -> Exchange:
     """Load the scripts of `calls`, all of which met NOSCRIPT, and run them again, in order.
 
     Yields a `Load` for each script, and receives a `Loaded`; then yields the calls, and receives

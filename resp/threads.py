@@ -55,7 +55,7 @@ from .errors import (
 from .plan import WINDOW, Command, Plan, Step, boot_frame, command_name, encode_slices, frame
 from .plan import run as run_plan
 from .protocol import Counters, Protocol, Waiter, any_may_have_run, late
-from .script import Load, Loaded, Script, ScriptCall, missed, repair
+from .script import Load, Loaded, Request, Script, ScriptCall, flush, missed, repair
 
 if TYPE_CHECKING:
     from typing import Self
@@ -522,7 +522,8 @@ class Connector:
         self._counters.evalsha_calls += 1
         reply = waiter.replies[0]
         if missed(reply):
-            reply = self._repair(link, [script(keys, args)], waiter.place, deadline)[0]
+            plan = repair([script(keys, args)], waiter.place)
+            [reply] = run_plan(plan, self._exchange(link, deadline))
         if type(reply) is ErrorReply:
             raise ServerError(reply.code, reply.message, ScriptCall.command)
         return reply
@@ -593,43 +594,27 @@ class Connector:
         if isinstance(command, ScriptCall):
             self._counters.evalsha_calls += 1
             if missed(reply):
-                return self._repair(link, [command], waiter.place, deadline)[0]
+                plan = repair([command], waiter.place)
+                [reply] = run_plan(plan, self._exchange(link, deadline))
         return reply
 
     def _say_all(self, commands: list[Command], deadline: float) -> list[Reply]:
         if not commands:
             return []
-        slices = list(encode_slices(commands, self._options.max_pending))
-        link = self._live(deadline)
-        waiters = link.stream(slices, deadline)
-        replies = [reply for waiter in waiters for reply in waiter.replies]
-        scripts = [at for at, call in enumerate(commands) if isinstance(call, ScriptCall)]
-        self._counters.evalsha_calls += len(scripts)
-        again = [at for at in scripts if missed(replies[at])]
-        if again:
-            calls = [cast(ScriptCall, commands[at]) for at in again]
-            others_ran = len(again) < len(commands)
-            repaired = self._repair(link, calls, waiters[-1].place, deadline, others_ran)
-            for at, reply in zip(again, repaired, strict=True):
-                replies[at] = reply
-        return replies
+        return run_plan(flush(commands), self._exchange(self._live(deadline), deadline))
 
-    def _repair(
-        self,
-        link: _Link,
-        calls: list[ScriptCall],
-        missed_at: int,
-        deadline: float,
-        others_ran: bool = False,
-    ) -> list[Reply]:
-        def answer(request: Load | list[ScriptCall]) -> Any:
+    def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Any]:
+        """What answers the requests of `flush` and `repair`, on one connection."""
+
+        def answer(request: Request) -> Any:
             if isinstance(request, Load):
                 return link.load(request, deadline)
-            self._counters.evalsha_calls += len(request)
-            waiters = link.stream(encode_slices(request, self._options.max_pending), deadline)
+            slices = encode_slices(request, self._options.max_pending)
+            self._counters.evalsha_calls += [type(one) for one in request].count(ScriptCall)
+            waiters = link.stream(slices, deadline)
             return [reply for waiter in waiters for reply in waiter.replies], waiters[-1].place
 
-        return run_plan(repair(calls, missed_at, others_ran), answer)
+        return answer
 
     # Connections.
 
