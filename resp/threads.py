@@ -122,7 +122,11 @@ class _Link:
             self._post(waiter, me, deadline)
             self._wait(waiter, me, deadline)
         except BaseException as error:
-            self._leave(me, error)
+            try:
+                self._leave(me, error)
+            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
+                self._leave(me, error)
+                raise
             raise
         if waiter.error is not None:
             raise waiter.error
@@ -146,7 +150,11 @@ class _Link:
                 if waiter.error is not None:
                     raise waiter.error
         except BaseException as error:
-            self._leave(me, error)
+            try:
+                self._leave(me, error)
+            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
+                self._leave(me, error)
+                raise
             if isinstance(error, TransportError) and sent:
                 error.may_have_run = any_may_have_run(sent)
             raise
@@ -169,7 +177,11 @@ class _Link:
             with self._mutex:
                 self._hand_on()
         except BaseException as error:
-            self._leave(me, error)
+            try:
+                self._leave(me, error)
+            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
+                self._leave(me, error)
+                raise
             raise
 
     def load(self, request: Load, deadline: float) -> Loaded:
@@ -192,7 +204,11 @@ class _Link:
                 self._flush(deadline)
             self._wait(waiter, me, deadline)
         except BaseException as error:
-            self._leave(me, error)
+            try:
+                self._leave(me, error)
+            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
+                self._leave(me, error)
+                raise
             raise
         if waiter.error is not None:
             raise waiter.error
