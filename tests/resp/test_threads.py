@@ -567,7 +567,7 @@ def test_a_caller_interrupted_anywhere(server: Any) -> None:
                 assert connector.command("ECHO", word) == word
             assert connector.stats()["pending"] == 0
 
-    every_interrupt(attempt, 20)
+    every_interrupt(attempt, 10)
 
 
 def test_a_pipeline_interrupted_anywhere(server: Any) -> None:
@@ -577,7 +577,7 @@ def test_a_pipeline_interrupted_anywhere(server: Any) -> None:
             assert connector.pipeline([("ECHO", "next")] * 3) == [b"next"] * 3
             assert connector.stats()["pending"] == 0
 
-    every_interrupt(attempt, 50)
+    every_interrupt(attempt, 10)
 
 
 def test_a_repair_interrupted_anywhere(server: Any, fresh_name: str) -> None:
@@ -591,7 +591,7 @@ def test_a_repair_interrupted_anywhere(server: Any, fresh_name: str) -> None:
             assert connector.stats()["pending"] == 0
 
     numbers = itertools.count()
-    every_interrupt(attempt, 50)
+    every_interrupt(attempt, 10)
 
 
 # A socket that was just made when the interrupt came is closed by its destructor, which says so.
@@ -604,7 +604,7 @@ def test_a_dial_interrupted_anywhere(server: Any) -> None:
             interrupted(interrupt, lambda: connector.command("ECHO", "interrupted"))
             assert connector.command("ECHO", "next") == b"next"
 
-    every_interrupt(attempt, 50)
+    every_interrupt(attempt, 10)
 
 
 def test_a_reader_interrupted_anywhere_with_a_follower(fake: Fakes) -> None:
@@ -649,7 +649,7 @@ def test_a_reader_interrupted_anywhere_with_a_follower(fake: Fakes) -> None:
             undisturbed(follower, b"theirs")
             assert connector.command("ECHO", "next") == b"next"
 
-    every_interrupt(attempt, 20)
+    every_interrupt(attempt, 10)
 
 
 def undisturbed(call: Future[Any], reply: bytes) -> None:
@@ -701,7 +701,7 @@ def test_a_follower_interrupted_anywhere(fake: Fakes) -> None:
             undisturbed(last, b"third")
             assert connector.command("ECHO", "next") == b"next"
 
-    every_interrupt(attempt, 20)
+    every_interrupt(attempt, 10)
 
 
 @pytest.fixture
@@ -945,7 +945,7 @@ def test_a_look_interrupted_anywhere(server: Any, monkeypatch: pytest.MonkeyPatc
                 with contextlib.suppress(ConnectionLost):
                     assert connector.command("ECHO", word) == word
 
-    every_interrupt(attempt, at_least=20)
+    every_interrupt(attempt, at_least=10)
 
 
 def test_a_close_interrupted_anywhere_tells_everybody(server: Any) -> None:
