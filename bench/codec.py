@@ -367,7 +367,7 @@ def _row(result: Result) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Print the results as a table, or as JSON lines; answer the exit code."""
     told = (__doc__ or "").split("\n", 1)[0]
-    parser = argparse.ArgumentParser(prog="python -m bench.codec", description=told)
+    parser = argparse.ArgumentParser(prog="python -m bench codec", description=told)
     parser.add_argument(
         "--rounds", type=up_to(MOST_ROUNDS), default=7, help="times each contender runs; 7"
     )

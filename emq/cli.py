@@ -6,17 +6,18 @@ Stdout is data, stderr is talk. An error is one line that names the next step. E
     1    refused, or stdout cannot be written
     2    usage, a URL that cannot be used among it
     3    no connection
-    130  a Ctrl-C
+    130  a Ctrl-C; 143 and 129 are SIGTERM and SIGHUP: all three clean up first
     141  whoever read stdout has gone; quietly, as shells report a program that SIGPIPE ended
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn
 
 from resp import AddressError, ConnectFailed, RespError, ServerError, TransportError
 
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.stdout()  # before anything is done whose outcome could not be told
         url = options.url
         command: Callable[[argparse.Namespace], int] = options.run
-        return command(options)
+        with _signals_unwind():
+            return command(options)
     except output.OutputError as error:
         output.drop()
         return 141 if error.unread else _fail(1, str(error))
@@ -53,6 +55,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(1, _with_step(error, url))
     except KeyboardInterrupt:
         return 130
+    except _Told as told:
+        return 128 + told.signal
+
+
+class _Told(BaseException):
+    """A signal that asks for the end; raised, so that what the command holds is given back."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+
+@contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack, as Ctrl-C does."""
+
+    def unwind(number: int, frame: object) -> NoReturn:
+        raise _Told(number)
+
+    before = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # not every platform has both
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            with suppress(ValueError):  # a thread that is not the main one gets no signals
+                before[number] = signal.signal(number, unwind)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _fail(code: int, told: str) -> int:

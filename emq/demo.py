@@ -11,10 +11,11 @@ import os
 import re
 import secrets
 import socketserver
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, TextIO, cast
 
 from resp import (
@@ -245,8 +246,11 @@ class Stage:
 
     def leave(self) -> None:
         """Delete what the demo wrote, and hang up."""
-        with suppress(RespError):
+        try:
             self.clean()
+        except RespError:
+            left = f"emq:{{{self._name}}}:*"
+            print(f"emq: keys of the demo could not be removed: {left}", file=sys.stderr)
         for connector in self.connectors:
             connector.close()
 

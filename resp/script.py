@@ -163,7 +163,14 @@ def flush(commands: list[Command]) -> Exchange:
     ]
     if again:
         calls = [call for _, call in again]
-        repaired = yield from repair(calls, place, others_ran=len(again) < len(commands))
+        try:
+            repaired = yield from repair(calls, place, others_ran=len(again) < len(commands))
+        except (ServerError, ShaMismatch) as error:
+            error.add_note(
+                f"of {len(commands)} commands said together, the {len(commands) - len(again)} that "
+                "were not waiting for a script to be loaded had been answered"
+            )
+            raise
         for (at, _), reply in zip(again, repaired, strict=True):
             replies[at] = reply
     return replies

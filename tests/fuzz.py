@@ -20,8 +20,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, given, seed, settings
-from hypothesis import strategies as st
+try:
+    from hypothesis import HealthCheck, given, seed, settings
+    from hypothesis import strategies as st
+except ImportError:
+    raise SystemExit("tests.fuzz: needs hypothesis; pip install -e '.[dev]'") from None
 
 from resp.decode import Decoder
 from tests.strategies import (
@@ -101,7 +104,10 @@ def load(name: str) -> Factory:
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
     if not 0 < minutes < math.inf:
         raise argparse.ArgumentTypeError("must be a number of minutes above 0")
     return minutes
@@ -118,7 +124,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run the fuzz; answer the exit code."""
     told = (__doc__ or "").split("\n", 1)[0]
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=told)
-    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long; 1 unless given")
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        default=1.0,
+        help="how long; 1 unless given; the first round is always whole",
+    )
     parser.add_argument("--seed", type=int, help="the first round's seed; random unless given")
     parser.add_argument("--decoder", default="resp.decode:Decoder", help="module:Class")
     parser.add_argument("--examples", type=_examples, default=_EXAMPLES, help="examples a round")

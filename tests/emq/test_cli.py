@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -191,3 +192,18 @@ def test_the_package_runs_as_the_command(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SystemExit) as left:
         runpy.run_module("emq", run_name="__main__")
     assert left.value.code == 2
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_leaves_no_key_behind(server: Server, name: str, code: int) -> None:
+    before = set(server.admin.keys("emq:{demo-*"))
+    command = [sys.executable, "-u", "-m", "emq", "demo", "--url", server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "worker A" in line:
+                break
+        demo.send_signal(getattr(signal, name))
+        demo.stdout.read()
+        assert demo.wait(20) in (code, 0)  # 0: it was done before the signal came
+    assert set(server.admin.keys("emq:{demo-*")) == before

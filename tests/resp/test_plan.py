@@ -211,6 +211,7 @@ REFUSED = [
     ("HELLO", 2),
     ("RESET",),
     ("QUIT",),
+    ("SELECT", 5),
 ]
 
 
@@ -616,3 +617,34 @@ def test_nothing_comes_between_multi_and_exec(shell: Shell, server: Any, fresh_n
 def test_a_plan_is_a_generator(connector: Connector) -> None:
     with pytest.raises(TypeError, match="a generator"):
         connector.run(5)  # type: ignore[arg-type]
+
+
+def test_a_plan_runs_once(connector: Connector) -> None:
+    def plan() -> Plan[Any]:
+        return (yield ("PING",))
+
+    once = plan()
+    assert connector.run(once) == "PONG"
+    with pytest.raises(ValueError, match="runs once"):
+        connector.run(once)
+
+
+def test_a_transaction_beyond_max_pending_is_refused(shell: Shell, server: Any) -> None:
+    """It cannot be cut, and waiting would not help."""
+    tap = Tap()
+    connector = shell.connect(server.url, max_pending=10, tap=tap)
+    tap.clear()
+    with pytest.raises(RefusedCommand, match="max_pending"):
+        connector.pipeline([("MULTI",), *[("PING",)] * 9, ("EXEC",)])
+    assert len(tap) == 0
+    assert connector.pipeline([("MULTI",), *[("PING",)] * 8, ("EXEC",)])[-1] == ["PONG"] * 8
+
+
+def test_a_script_that_cannot_be_loaded_says_what_else_ran(
+    connector: Connector, fresh_name: str
+) -> None:
+    broken = Script("broken", "return (")
+    with pytest.raises(ServerError) as caught:
+        connector.pipeline([("SET", fresh_name, 1), broken()])
+    assert "of 2 commands said together, the 1" in caught.value.__notes__[0]
+    assert connector.command("GET", fresh_name) == b"1"
