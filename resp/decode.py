@@ -399,6 +399,8 @@ _OPENERS: Final = {
     for count in range(kind == _PUSH, _TABLED // _WIDTH[kind] + 1)
 }
 
+_ARRAYS: Final = {line: size for line, (kind, size) in _OPENERS.items() if kind == _ARRAY and size}
+
 # Bytes that a burst looks at. More are worth splitting as long as bursts succeed; what a failed one
 # has cost is made up for by tokens taken without trying.
 _WINDOW: Final = 2 * 1024
@@ -1001,12 +1003,11 @@ def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Re
     tokens = data.split(b"\r\n")
     if tokens.pop():
         return []
-    if len(tokens) < _MANY_TOKENS and tokens[0] in _OPENERS:
-        kind, left = _OPENERS[tokens[0]]
-        if kind == _ARRAY and left and max_depth:
-            items = _flat(tokens)
-            if len(items) == left:
-                return [items]
+    first = tokens[0]
+    if first in _ARRAYS and len(tokens) < _MANY_TOKENS and max_depth:
+        items = _flat(tokens)
+        if len(items) == _ARRAYS[first]:
+            return [items]
     values, used = _walk(tokens, -1, max_depth)
     return values if used == len(tokens) else []
 

@@ -530,9 +530,12 @@ class Connector:
             ServerError: The script, or SCRIPT LOAD, answered an error.
             ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
         """
-        if not isinstance(script, Script):
-            raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}")
-        data = script.frame(keys, args)
+        try:
+            data = script.frame(keys, args)
+        except AttributeError:
+            if isinstance(script, Script):
+                raise
+            raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}") from None
         link, deadline = self._begin(timeout)
         waiter = link.exchange(data, deadline)
         self._counters.evalsha_calls += 1
