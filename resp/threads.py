@@ -67,6 +67,7 @@ T = TypeVar("T")
 _CHUNK: Final = (65_536,)  # bytes a read; a tuple, to be mapped over
 _IDLE_S: Final = 0.01  # after so long without a call, a look at the socket costs nobody anything
 _LATE_S: Final = 0.01  # how much too late the socket's own timeout may end a wait
+_LEAVING_S: Final = 0.5  # for writing what others left to a caller that was interrupted
 _BLOCKED_S: Final = 0.05  # how often a writer whose peer does not read looks for a reader
 _ASLEEP_AT_MOST_S: Final = 3600.0  # what a lock and a socket take for a timeout is bounded
 _SEND_FLAGS: Final = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
@@ -197,11 +198,8 @@ class _Link:
                 )
                 if begun is None:
                     return None
-                writing = begun and self._writer is None
-                if writing:
-                    self._writer = me
-            if writing:
-                self._flush(deadline)
+            if begun:
+                self._flush(me, deadline)
             self._wait(waiter, me, deadline)
         except BaseException as error:
             try:
@@ -236,24 +234,29 @@ class _Link:
                 self._reader = me  # who writes is about to wait
             data = self.protocol.take_outbox()
         self._write(data, me, deadline)
-        with self._mutex:
-            if not self.protocol.outbox and self.protocol.broken is None:
-                self._writer = None
-                return
-        self._flush(deadline)
+        self._writer = None  # before the look at the outbox: see `_flush`
+        if self.protocol.outbox or self.protocol.broken is not None:
+            self._flush(me, deadline)
 
-    def _flush(self, deadline: float) -> None:
-        """As the writer, write what stands in the outbox until nothing does; then nobody is."""
+    def _flush(self, me: object, deadline: float) -> None:
+        """Write what stands in the outbox, unless somebody does, until nothing is left.
+
+        A writer gives its role up before it looks at the outbox, and needs no mutex for that:
+        whoever came before the first relies on the second, and whoever comes after it finds that
+        nobody writes. So a full outbox without a writer is nothing out of order.
+        """
         while True:
             with self._mutex:
+                if self._writer is not None:
+                    return
                 if not self.protocol.outbox:
-                    self._writer = None
                     if self.protocol.broken is not None:
                         self._close_when_idle()
                     return
-                me = self._writer
+                self._writer = me
                 data = self.protocol.take_outbox()
             self._write(data, me, deadline)
+            self._writer = None
 
     def _write(self, data: bytes, me: object, deadline: float) -> None:
         if self._tap is not None:
@@ -388,9 +391,6 @@ class _Link:
             if self._writer is me:
                 self._writer = None
                 self._end("a write to the server was interrupted", error)
-            elif self._writer is None and self.protocol.outbox:
-                # Nobody else leaves it so: roles and outbox change together, under the mutex.
-                self._end("a write to the server was interrupted before it began", error)
             if self._reader is me and self._handing_out:
                 self._end("the reading of a reply was interrupted", error)
             if self.protocol.broken is not None:
@@ -401,6 +401,8 @@ class _Link:
             for sleeper, name in self._sleepers.items():
                 if name is self._reader:
                     _wake(sleeper.sleep)
+        if self.protocol.outbox:  # it may be that an interrupt kept the caller from writing it
+            self._flush(me, monotonic() + _LEAVING_S)
 
     def _find_lost_roles(self, me: object) -> None:
         """End the connection if a role is held by a call that is no more.
