@@ -3,8 +3,9 @@
 A script's digest is computed from its source when it is declared, so no round trip is spent to
 learn it: EVALSHA goes first. Only where the server answers NOSCRIPT is the body sent, once, with
 SCRIPT LOAD; the digest that the server answers must be the script's own, or the script is not run;
-then the same EVALSHA goes again, and what it answers is the answer. `repair` is that rule, written
-as a plan so that both shells, and any number of calls in one flush, follow it alike.
+then the same EVALSHA goes again, and what it answers is the answer. `repair` is that rule, and
+`flush` says commands together by it; both are plans over requests, so that the two shells, and any
+number of calls at once, follow it alike.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ an exception, at whatever point, can be found out and its role passed on (`_leav
 - What `recv` returned is in `_chunks` before any exception can come between, so a reader that is
   interrupted loses nothing, and the next one begins with what is there.
 - Being interrupted while replies are handed out ends the connection: nobody could say which were.
+- What stands in the outbox when a caller leaves, it writes, if nobody else does.
+- A role whose holder is gone all the same is found out by whoever waits for it in vain.
 
 A timeout of the socket (SO_RCVTIMEO) costs no system call per read; it is set anew only where it
 would end a wait too late. So an uncontended call is two system calls: one send, one receive.
@@ -243,7 +245,8 @@ class _Link:
 
         A writer gives its role up before it looks at the outbox, and needs no mutex for that:
         whoever came before the first relies on the second, and whoever comes after it finds that
-        nobody writes. So a full outbox without a writer is nothing out of order.
+        nobody writes. (The interpreter's lock is what makes all threads see the two in this order.)
+        So a full outbox without a writer is nothing out of order.
         """
         while True:
             with self._mutex:

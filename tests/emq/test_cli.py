@@ -207,3 +207,20 @@ def test_a_signal_leaves_no_key_behind(server: Server, name: str, code: int) -> 
         demo.stdout.read()
         assert demo.wait(20) in (code, 0)  # 0: it was done before the signal came
     assert set(server.admin.keys("emq:{demo-*")) == before
+
+
+def test_keys_that_cannot_be_removed_are_named(
+    server: Server, fresh_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = server.admin
+    admin.acl_setuser(
+        "nodelete", enabled=True, passwords=["+p"], keys=["*"], commands=["+@all", "-unlink"]
+    )
+    try:
+        url = f"valkey://nodelete:p@{server.host}:{server.port}"
+        main(["demo", "--url", url])
+        assert "could not be removed: emq:{demo-" in capsys.readouterr().err
+    finally:
+        admin.acl_deluser("nodelete")
+        for key in admin.keys("emq:{demo-*"):
+            admin.delete(key)

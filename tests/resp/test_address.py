@@ -832,3 +832,10 @@ def test_the_twins_have_the_same_verbs() -> None:
     assert told(Connector.__init__) == told(AsyncConnector.__init__)
     assert {"__enter__", "__exit__"} <= vars(Connector).keys()
     assert {"__aenter__", "__aexit__"} <= vars(AsyncConnector).keys()
+
+
+def test_a_limit_of_any_length_can_be_given(shell: Shell, server: Any) -> None:
+    """The system's own timers take less; that is nobody's concern but ours."""
+    connector = shell.connect(server.url, connect_timeout=1e12, timeout=1e12)
+    assert connector.command("PING") == "PONG"
+    assert connector.command("PING", timeout=math.inf) == "PONG"
