@@ -35,17 +35,20 @@ from .errors import (
     ShaMismatch,
     TransactionAborted,
     TransportError,
+    Unanswered,
     WrongLoop,
 )
+from .events import Event
 from .plan import Command, Plan, Step
+from .pubsub import Message
 from .script import Script, ScriptCall
 from .tap import Record, Tap
-from .threads import Connector, connect
+from .threads import Connector, Subscription, connect
 
 if TYPE_CHECKING:
-    from .aio import AsyncConnector, connect_async
+    from .aio import AsyncConnector, AsyncSubscription, connect_async
 
-_ASYNC = ("AsyncConnector", "connect_async")
+_ASYNC = ("AsyncConnector", "AsyncSubscription", "connect_async")
 
 __all__ = [
     "NEED_DATA",
@@ -53,6 +56,7 @@ __all__ = [
     "AddressError",
     "Arg",
     "AsyncConnector",
+    "AsyncSubscription",
     "Closed",
     "Command",
     "ConnectFailed",
@@ -63,6 +67,8 @@ __all__ = [
     "EncodeTypeError",
     "EncodeValueError",
     "ErrorReply",
+    "Event",
+    "Message",
     "Options",
     "Overloaded",
     "Pairs",
@@ -82,9 +88,11 @@ __all__ = [
     "ServerError",
     "ShaMismatch",
     "Step",
+    "Subscription",
     "Tap",
     "TransactionAborted",
     "TransportError",
+    "Unanswered",
     "Verbatim",
     "WrongLoop",
     "connect",

@@ -11,17 +11,22 @@ the URL's query; keyword arguments win over the query:
 
 from __future__ import annotations
 
+import copy
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from .decode import ErrorReply, Pairs, Reply
-from .errors import AddressError, Refused, escaped
+from .decode import ErrorReply, Pairs, Push, Reply
+from .errors import AddressError, ConnectFailed, Refused, escaped
 from .plan import Plan
 
 if TYPE_CHECKING:
+    import ssl
+
+    from .events import Event
     from .tap import Tap
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -71,8 +76,19 @@ class Options:
         connect_timeout: Seconds for dialling and booting together.
         timeout: Seconds for a whole call; `math.inf` for no limit.
         max_pending: Replies that may be owed on a connection before `Overloaded`.
-        tap: Records every byte; None records nothing and costs nothing.
+        heartbeat: Seconds of silence after which a connection is asked whether it still stands,
+            and after which one that owes a reply that nobody waits for is given up; `math.inf`
+            never asks.
+        backoff: Seconds to wait after a first failure to connect, and at the most after many; each
+            wait is drawn at random from its upper half.
+        tls: How the server is verified and what is presented to it, with `valkeys://`; None
+            verifies it, name included, against the system's authorities.
+        tap: Records every byte, before TLS; None records nothing and costs nothing.
         on_connect: Makes the plan that runs on every new connection before anything else.
+        on_push: Gets every push that belongs to no subscription, such as `invalidate`; None drops
+            them. It runs where replies are handed out, and must not call its connector.
+        on_event: Gets an `Event` for each connection made or lost and each exchange; None makes
+            none and costs nothing.
     """
 
     protocol: int | None = None
@@ -80,8 +96,13 @@ class Options:
     connect_timeout: float = 5.0
     timeout: float = 5.0
     max_pending: int = 10_000
+    heartbeat: float = 30.0
+    backoff: tuple[float, float] = (0.1, 2.0)
+    tls: ssl.SSLContext | None = None
     tap: Tap | None = None
     on_connect: Callable[[], Plan[Any]] | None = None
+    on_push: Callable[[Push], object] | None = None
+    on_event: Callable[[Event], object] | None = None
 
     def __post_init__(self) -> None:
         if self.protocol not in (None, 2, 3) or isinstance(self.protocol, bool):
@@ -92,14 +113,101 @@ class Options:
         try:
             check_timeout(self.connect_timeout, "connect_timeout")
             check_timeout(self.timeout)
+            check_timeout(self.heartbeat, "heartbeat")
         except ValueError as error:
             raise AddressError(str(error)) from None
         if type(self.max_pending) is not int or self.max_pending < 1:
             raise AddressError(f"max_pending must be a whole number above 0: {self.max_pending!r}")
+        _check_backoff(self.backoff)
+        if self.tls is not None and not hasattr(self.tls, "wrap_bio"):
+            raise AddressError(f"tls must be an ssl.SSLContext, not {type(self.tls).__name__}")
+        for hook in ("on_push", "on_event"):
+            if getattr(self, hook) is not None and not callable(getattr(self, hook)):
+                raise AddressError(f"{hook} must be a function, or None")
         if self.tap is not None and not hasattr(self.tap, "write"):
             raise AddressError(f"tap must be a Tap or None, not {type(self.tap).__name__}")
         if self.on_connect is not None and not callable(self.on_connect):
             raise AddressError("on_connect must be a function that makes a plan, or None")
+
+
+def _check_backoff(backoff: Any) -> None:
+    try:
+        first, most = backoff
+        if check_timeout(first) <= check_timeout(most) < math.inf:
+            return
+    except (TypeError, ValueError):
+        pass
+    raise AddressError(
+        f"backoff must be two numbers of seconds, the first and the longest: {backoff!r}"
+    )
+
+
+class Backoff:
+    """When to try again after failures to connect. It knows no clock: it is told the time.
+
+    Attributes:
+        failures: In a row.
+        not_before: When the next try is due.
+        error: Of the latest failure, or None.
+    """
+
+    __slots__ = ("_first", "_most", "error", "failures", "not_before")
+
+    def __init__(self, first: float, most: float) -> None:
+        self._first = first
+        self._most = most
+        self.failures = 0
+        self.not_before = -math.inf
+        self.error: BaseException | None = None
+
+    def failed(self, now: float, error: BaseException | None = None) -> float:
+        """A try failed; how long to wait before the next, in seconds."""
+        import random  # not at import time: most programs never come here
+
+        wait = self._first * 2.0 ** min(self.failures, 64)
+        wait = min(wait, self._most) * random.uniform(0.5, 1.0)
+        self.failures += 1
+        self.not_before = now + wait
+        self.error = error
+        return wait
+
+    def worked(self) -> None:
+        """A try succeeded."""
+        self.failures = 0
+        self.not_before = -math.inf
+        self.error = None
+
+    def check(self, now: float, deadline: float) -> float:
+        """How many seconds a caller has to wait before it may try.
+
+        Raises:
+            RespError: The latest failure, if its time would be up before.
+        """
+        wait = max(self.not_before - now, 0.0)
+        if self.error is not None and now + wait > deadline:
+            raise again(self.error)
+        return wait
+
+
+class _Full(Refused):
+    """The server takes no more clients, for now."""
+
+
+def is_network(error: BaseException) -> bool:
+    """Whether waiting may mend it: nobody was reached, or one who was not ready."""
+    return isinstance(error, ConnectFailed) and (
+        isinstance(error, _Full) or not isinstance(error, Refused)
+    )
+
+
+def again(error: BaseException) -> BaseException:
+    """`error`, to be raised at another place too: a copy where one can be made."""
+    try:
+        fresh = copy.copy(error)
+    except Exception:
+        return error
+    fresh.__cause__ = error
+    return fresh
 
 
 def change_options(options: Options, changes: dict[str, Any]) -> Options:
@@ -143,6 +251,7 @@ _IN_QUERY: Final[dict[str, Callable[[str], Any]]] = {
     "connect_timeout": _seconds,
     "timeout": _seconds,
     "max_pending": _whole,
+    "heartbeat": _seconds,
 }
 _OPTIONS: Final = frozenset(option.name for option in fields(Options))
 
@@ -238,16 +347,15 @@ def _database(text: str) -> int:
         raise AddressError("the URL's database must be a whole number, as in /0") from None
 
 
-def refuse_tls(address: Address) -> None:
-    """Let nothing be said in clear to a server that was named for TLS.
+def check_tls(address: Address, options: Options) -> None:
+    """See that nothing is said in clear where TLS was asked for.
 
     Raises:
-        AddressError: The address asks for TLS.
+        AddressError: The URL and the options disagree.
     """
-    if address.tls:
+    if options.tls is not None and not address.tls:
         raise AddressError(
-            "this version speaks no TLS; name the server as valkey:// on a network that you trust, "
-            "or through a tunnel"
+            "tls= is given, and the URL is of a server without TLS: write valkeys://"
         )
 
 
@@ -260,6 +368,13 @@ def boot(address: Address, options: Options) -> Plan[int]:
     Raises:
         Refused: The server answered an error.
     """
+    version = yield from _greeted(address, options)
+    if address.db:
+        yield from _accepted(address, ("SELECT", address.db))
+    return version
+
+
+def _greeted(address: Address, options: Options) -> Plan[int]:
     if options.protocol != 2:
         hello: list[str | int] = ["HELLO", 3]
         if address.password is not None:
@@ -270,7 +385,6 @@ def boot(address: Address, options: Options) -> Plan[int]:
         if not isinstance(reply, ErrorReply):
             if not isinstance(reply, (dict, Pairs)):
                 raise Refused(f"{address} answered HELLO 3 with a {type(reply).__name__}", "")
-            yield from _select(address)
             return 3
         if options.protocol == 3 or not _knows_no_hello(reply):
             raise _refused(address, "HELLO", reply)
@@ -280,17 +394,25 @@ def boot(address: Address, options: Options) -> Plan[int]:
         yield from _accepted(address, ("AUTH", *user, address.password))
     if options.client_name is not None:
         yield from _accepted(address, ("CLIENT", "SETNAME", options.client_name))
-    yield from _select(address)
     return 2
+
+
+def is_loading(reply: object) -> bool:
+    """Whether the server says that it did not run a command, since it is not ready for any yet.
+
+    Of a list of replies: whether it says so of all of them, so that none ran.
+    """
+    if isinstance(reply, list):
+        return bool(reply) and all(map(is_loading, reply))
+    return (
+        isinstance(reply, ErrorReply)
+        and reply.code == "LOADING"
+        and "loading the dataset in memory" in reply.message
+    )
 
 
 def _knows_no_hello(reply: ErrorReply) -> bool:
     return reply.code == "NOPROTO" or reply.message.lower().startswith("err unknown command")
-
-
-def _select(address: Address) -> Plan[None]:
-    if address.db:
-        yield from _accepted(address, ("SELECT", address.db))
 
 
 def _accepted(address: Address, command: tuple[str | int, ...]) -> Plan[None]:
@@ -303,6 +425,11 @@ def _refused(address: Address, command: str, reply: ErrorReply) -> Refused:
     message = reply.message
     if address.password:
         message = message.replace(address.password, "***")
+    # Some refusals come unasked, before anything was said, and are no answer to the command.
+    if "max number of clients" in message:
+        return _Full(f"{address} takes no more clients: {escaped(message)}", reply.code)
+    if reply.code == "DENIED":
+        return Refused(f"{address} refused the connection: {escaped(message)}", reply.code)
     told = f"{address} refused {command}: {escaped(message)}"
     if reply.code in ("NOAUTH", "WRONGPASS"):
         told += "; put user:password@ into the URL, percent-encoded"

@@ -2,8 +2,9 @@
 
 The loop is the reader: it calls `data_received` with each chunk, and every reply in it goes to the
 task that is owed it. The outbox is written at once where nothing is in flight, since nothing else
-is to come; otherwise at the end of the loop's turn, or as soon as `_FLUSH_AT` callers stand in it,
-so that the server starts on them while the loop still makes more.
+is to come; otherwise at the end of the loop's turn, or as soon as at least `_FLUSH_AT` callers, and
+a third of all whose replies are owed, stand in it: the server starts on them while the loop still
+makes more, and neither of the two waits for the other.
 
 Deadlines share one timer a connection. It looks at everybody's when the earliest falls due; with
 one timeout for all calls it is set once in that time, not once a call.
@@ -15,51 +16,98 @@ nobody and is dropped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import socket
 import warnings
 import weakref
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import chain
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from .address import Address, Options, boot, change_options, check_timeout, parse_url, refuse_tls
+from .address import (
+    Address,
+    Backoff,
+    Options,
+    boot,
+    change_options,
+    check_timeout,
+    check_tls,
+    is_loading,
+    is_network,
+    parse_url,
+)
 from .decode import ErrorReply, Reply
-from .encode import Arg
+from .encode import Arg, encode_command
 from .errors import (
     Closed,
     ConnectFailed,
+    ConnectionLost,
     EncodeTypeError,
     ProtocolError,
     ReplyTimeout,
     ServerError,
+    TransactionAborted,
     TransportError,
+    Unanswered,
     WrongLoop,
 )
+from .events import Event, exchanged, guarded
+from .net import tune
 from .plan import (
-    WINDOW,
     Command,
+    Pace,
     Plan,
     Step,
     boot_frame,
     command_name,
-    encode_slices,
     frame,
+    prepare,
     run_async,
+    slices,
 )
-from .protocol import Counters, Protocol, Waiter, any_may_have_run, late
-from .script import Load, Loaded, Request, Script, ScriptCall, flush, missed, repair
+from .protocol import CLOSED, CUT, SILENT, Beat, Counters, Protocol, Waiter, late, outcomes
+from .pubsub import (
+    Feed,
+    Inbox,
+    Message,
+    Overflow,
+    Reading,
+    Registry,
+    Verb,
+    entering,
+    lost_resp3,
+    needs_resp3,
+)
+from .script import Load, Loaded, Muted, Request, Script, ScriptCall, flush, missed, repair
+from .transaction import (
+    Decide,
+    atomically,
+    check_commands,
+    check_keys,
+    muted,
+    silenced,
+    watched,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from typing import Self
 
-    from .tap import Tap
+    from .tls import Tls
 
 T = TypeVar("T")
 
-_FLUSH_AT: Final = 16  # callers that are written together at the most
+_PING: Final = encode_command("PING")
+_READ: Final = 65_536  # bytes, where a closing socket is read to its end
+_LEAVING_S: Final = 0.5  # for telling the server of a subscription that was given up
+_FLUSH_AT: Final = 16  # callers that are worth a write before the loop's turn ends
 _HIGH_WATER: Final = 1 << 20  # bytes unsent, above which callers wait before they add to them
 _LATE_S: Final = 0.001  # how long after a deadline its caller may be told
 
@@ -68,33 +116,58 @@ class _Task(Waiter):
     """A waiter whose caller is a task; it sleeps on a future.
 
     Attributes:
-        deadline: On the loop's clock.
+        deadline: On the monotonic clock.
     """
 
     __slots__ = ("deadline",)
 
-    def __init__(self, data: bytes, missing: int, deadline: float) -> None:
-        super().__init__(data, missing)
+    def __init__(self, data: bytes, count: int, deadline: float) -> None:
+        # What Waiter.__init__ does; to call it would be a tenth of all of a call's bookkeeping.
+        self.data = data
+        self.count = self.missing = count
+        self.replies = []
+        self.place = 0
+        self.done = self.left = False
+        self.error = self.sleep = None
         self.deadline = deadline
+
+    def forsaken(self) -> bool:
+        sleep = self.sleep
+        return self.left or (sleep is not None and sleep.done())  # by a timeout, or cancelled
 
     def settle(self) -> None:
         self.done = True
-        if self.sleep is not None and not self.sleep.done():
-            self.sleep.set_result(None)
+        sleep = self.sleep
+        if sleep is not None and not sleep.done():
+            sleep.set_result(None)
 
 
 class _Link(asyncio.Protocol):
     """One transport, its protocol, and the tasks that wait."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Protocol, tap: Tap | None):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol: Protocol,
+        counters: Counters,
+        options: Options,
+        tls: Tls | None,
+    ) -> None:
         self.protocol = protocol
+        self.feed: Feed
+        self.on_end: Callable[[BaseException], None] | None = None
+        self.secured: asyncio.Future[None] | None = None
         self._loop = loop
-        self._tap = tap
+        self._counters = counters
+        self._tls = tls
+        self._tap = tap = options.tap
         self._number = tap.connection() if tap is not None else 0
+        self._heartbeat = options.heartbeat
+        self._patience = min(options.timeout, options.heartbeat)
+        self._pulse: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
-        self._writable: asyncio.Event | None = None  # set while writing is not paused
-        self._waiting: dict[_Task, None] = {}
+        self.writable: asyncio.Event | None = None  # set while writing is not paused
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf  # not every loop's handle tells
 
@@ -103,8 +176,25 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        if self._tls is not None:
+            self.secured = self._loop.create_future()
+            self._transport.write(self._tls.handshake())
 
     def data_received(self, data: bytes) -> None:
+        if self._tls is not None:
+            self._decrypt(self._tls, data)
+        else:
+            self._receive(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, (BrokenPipeError, ConnectionResetError)):
+            self._drain()
+        if exc is not None:
+            self.end(f"the connection was lost: {exc}", exc)
+        else:
+            self.end(CLOSED if self._tls is None or self._tls.ended else CUT)
+
+    def _receive(self, data: bytes) -> None:
         if self._tap is not None:
             self._tap.read(self._number, data)
         try:
@@ -112,52 +202,108 @@ class _Link(asyncio.Protocol):
         except ProtocolError as error:
             self.end(f"the server broke the protocol: {error}", error)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        reason = "the server closed the connection" if exc is None else f"the connection: {exc}"
-        self.end(reason, exc)
+    def _decrypt(self, tls: Tls, data: bytes) -> None:
+        transport = cast(asyncio.Transport, self._transport)
+        try:
+            if not tls.ready:
+                transport.write(tls.handshake(data))
+                if not tls.ready:
+                    return
+                _settle(self.secured, None)
+                data = b""  # what came behind it is there already
+            plain = tls.decrypt(data)
+        except ConnectFailed as error:
+            transport.write(tls.farewell())
+            _settle(self.secured, error)
+            transport.close()
+            return
+        except OSError as error:  # what ssl raises is one
+            self.end(f"TLS failed: {error}", error)
+            return
+        if plain:
+            self._receive(plain)
+        if tls.ended:
+            self.end(CLOSED)
+
+    def _drain(self) -> None:
+        """A write failed. A server that closes may have said why: that is read before the end."""
+        sock = cast(asyncio.Transport, self._transport).get_extra_info("socket")
+        try:
+            while self.protocol.broken is None and (data := os.read(sock.fileno(), _READ)):
+                self.data_received(data)
+        except OSError:
+            pass  # there is no more
 
     def pause_writing(self) -> None:
-        if self._writable is None:
-            self._writable = asyncio.Event()
-        self._writable.clear()
+        if self.writable is None:
+            self.writable = asyncio.Event()
+        self.writable.clear()
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set()
+        if self.writable is not None:
+            self.writable.set()
 
     # Calls.
 
     async def exchange(self, data: bytes, deadline: float) -> _Task:
         """Send one command and wait for its reply."""
-        waiter = _Task(data, 1, deadline)
-        if self._writable is not None:
-            await self._room(deadline)
-        self._post(waiter)
-        await self._wait(waiter)
+        if self.writable is not None:
+            await self.room(deadline)
+        waiter = self.begin(data, deadline)
+        await waiter.sleep
         if waiter.error is not None:
             raise waiter.error
         return waiter
 
-    async def stream(self, slices: Iterable[tuple[bytes, int]], deadline: float) -> list[_Task]:
-        """Send slices of commands, a window at a time, and wait for all of their replies."""
-        sent: list[_Task] = []
+    def begin(self, data: bytes, deadline: float) -> _Task:
+        """Send one command; its waiter sleeps already, on a future that is to be awaited."""
+        waiter = _Task(data, 1, deadline)
+        waiter.sleep = self._loop.create_future()
+        self._post(waiter)
+        if self._alarm_at > deadline + _LATE_S:
+            self._set_alarm(deadline)
+        return waiter
+
+    async def stream(
+        self,
+        parts: Iterable[tuple[bytes, int]],
+        pace: Pace,
+        deadline: float,
+        sent: list[_Task],
+        silent: bool = False,
+    ) -> None:
+        """Send slices of commands, a window at a time, and wait for all of their replies.
+
+        Args:
+            parts: Bytes, and how many commands they are; made one by one.
+            pace: Is told what the replies weigh.
+            deadline: For all of them.
+            sent: Gets a waiter for each slice, whatever becomes of it.
+            silent: Whether each slice owes one reply, that to CLIENT REPLY ON.
+        """
+        counters = self._counters
+        replies, received = counters.replies, counters.bytes_in
         try:
-            for data, count in slices:
-                if len(sent) >= WINDOW:
-                    await self._wait(sent[-WINDOW])
-                await self._room(deadline)
+            for data, count in parts:
                 waiter = _Task(data, count, deadline)
-                self._post(waiter, not sent)
+                if self.writable is not None:
+                    await self.room(deadline)
                 sent.append(waiter)
+                self._post(waiter, len(sent) == 1, silent)
+                if len(sent) >= pace.window:
+                    first = sent[-pace.window]
+                    await self._wait(first)
+                    if first.error is not None:
+                        raise first.error
+                    pace.learn(counters.replies - replies, counters.bytes_in - received)
             for waiter in sent:
                 await self._wait(waiter)
                 if waiter.error is not None:
                     raise waiter.error
-        except TransportError as error:
-            if sent:
-                error.may_have_run = any_may_have_run(sent)
+        except BaseException:
+            for waiter in sent:
+                waiter.left = True
             raise
-        return sent
 
     async def load(self, request: Load, deadline: float) -> Loaded:
         """What SCRIPT LOAD answers; one load is shared by all that miss together."""
@@ -173,23 +319,91 @@ class _Link(asyncio.Protocol):
             raise waiter.error
         return waiter.replies[0], begun
 
+    async def change(
+        self, record: Callable[[], bytes | None], deadline: float
+    ) -> ErrorReply | None:
+        """Change what is subscribed to; the server's refusal, or None.
+
+        Args:
+            record: Records what is wanted, and answers the commands that say so, if any.
+            deadline: For the server's answer.
+        """
+        waiter = _Task(b"", 0, deadline)
+        data = record()
+        if data is None:
+            return None
+        self.protocol.ask_change(data, waiter)
+        self._flush_soon()
+        await self._wait(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+        refusal = waiter.replies[0]
+        return refusal if isinstance(refusal, ErrorReply) else None
+
+    async def listen(self, inbox: Inbox, deadline: float) -> None:
+        """Wait until `inbox` has something, or the connection ends, or it is time."""
+        waiter = _Task(b"", 0, deadline)
+        if inbox or inbox.ended is not None or self.protocol.broken is not None:
+            return
+        self.protocol.listeners[waiter] = None
+        inbox.parked[waiter] = None
+        try:
+            await self._wait(waiter)
+        except ReplyTimeout:
+            pass
+        finally:
+            self.protocol.listeners.pop(waiter, None)
+            inbox.parked.pop(waiter, None)
+
     def end(self, reason: str, cause: BaseException | None = None) -> None:
         """Nothing more is sent or received; everybody is told."""
+        transport = self._transport
+        if self.protocol.broken is None and self._tls is not None and transport is not None:
+            transport.write(self._tls.close())
         self.protocol.end(reason, cause)
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if self._transport is not None:
-            self._transport.abort()
+        for timer in (self._alarm, self._pulse):
+            if timer is not None:
+                timer.cancel()
+        self._alarm = self._pulse = None
+        _settle(self.secured, ConnectFailed(reason))
+        if transport is not None:
+            transport.abort()
         self.resume_writing()
+        told, self.on_end = self.on_end, None
+        if told is not None:
+            told(cause or ConnectionLost(reason))
+
+    # Silence.
+
+    def watch(self) -> None:
+        """From now on, ask a silent server whether it is there, and give up a dead one."""
+        if self._heartbeat < math.inf and self.protocol.broken is None:
+            self._pulse = self._loop.call_later(self._heartbeat, self._beat)
+
+    def _beat(self) -> None:
+        beat = self.protocol.beat(monotonic(), self._heartbeat, self._patience)
+        if beat is Beat.DEAD:
+            self.end(SILENT)
+            return
+        if beat is Beat.ASK:
+            ping = _Task(_PING, 1, math.inf)
+            ping.left = True
+            self._post(ping)
+        if self.protocol.broken is None:
+            wait = self._patience if beat is Beat.ASK else self._heartbeat
+            self._pulse = self._loop.call_later(wait, self._beat)
 
     # Writing.
 
-    def _post(self, waiter: _Task, counted: bool = True) -> None:
+    def _post(self, waiter: _Task, counted: bool = True, silent: bool = False) -> None:
         protocol = self.protocol
         quiet = not protocol.owed
-        protocol.ask(waiter, counted)
-        if quiet or len(protocol.outbox) >= _FLUSH_AT:
+        if silent:
+            protocol.ask_silently(waiter, counted)
+        else:
+            protocol.ask(waiter, counted)
+        waiting = len(protocol.outbox)
+        if quiet or (waiting >= _FLUSH_AT and 3 * waiting >= protocol.pending):
             self._flush()
         else:
             self._flush_soon()
@@ -205,23 +419,28 @@ class _Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self.protocol.outbox and self.protocol.broken is None:
+            transport = cast(asyncio.Transport, self._transport)
+            if transport.is_closing():
+                return  # it was lost, and connection_lost is about to say so
             data = self.protocol.take_outbox()
             if self._tap is not None:
                 self._tap.write(self._number, data)
-            transport = cast(asyncio.Transport, self._transport)
-            if transport.is_closing():  # it was lost, and connection_lost is about to say so
-                self.end("the connection was lost")
-            else:
-                transport.write(data)
+            if self._tls is not None:
+                try:
+                    data = self._tls.encrypt(data)
+                except OSError as error:
+                    self.end(f"TLS failed: {error}", error)
+                    return
+            transport.write(data)
 
-    async def _room(self, deadline: float) -> None:
+    async def room(self, deadline: float) -> None:
         """Wait while the transport holds more than it should."""
-        while self._writable is not None and not self._writable.is_set():
+        while self.writable is not None and not self.writable.is_set():
             if self.protocol.broken is not None:
                 return
             try:
-                async with asyncio.timeout_at(deadline if deadline < math.inf else None):
-                    await self._writable.wait()
+                async with _until(deadline):
+                    await self.writable.wait()
             except TimeoutError:
                 raise ReplyTimeout(
                     "the server took no commands in time", may_have_run=False
@@ -233,16 +452,10 @@ class _Link(asyncio.Protocol):
         """Return when `waiter` is done; raise ReplyTimeout at its deadline."""
         if waiter.done:
             return
-        future: asyncio.Future[None] = self._loop.create_future()
-        waiter.sleep = future
-        self._waiting[waiter] = None
-        try:
-            if self._alarm_at > waiter.deadline + _LATE_S:
-                self._set_alarm(waiter.deadline)
-            await future
-        finally:
-            self._waiting.pop(waiter, None)
-            waiter.sleep = None
+        waiter.sleep = future = self._loop.create_future()
+        if self._alarm_at > waiter.deadline + _LATE_S:
+            self._set_alarm(waiter.deadline)
+        await future
 
     def _set_alarm(self, when: float) -> None:
         if self._alarm is not None:
@@ -250,22 +463,89 @@ class _Link(asyncio.Protocol):
             self._alarm = None
         self._alarm_at = when
         if when < math.inf:
-            self._alarm = self._loop.call_at(when, self._ring)
+            self._alarm = self._loop.call_later(max(0, when - monotonic()), self._ring)
 
     def _ring(self) -> None:
         """Tell those whose time is up, and look again when the next one's is."""
         self._alarm = None
         self._alarm_at = math.inf
-        now = self._loop.time()
+        now = monotonic()
         earliest = math.inf
-        for waiter in list(self._waiting):
+        for waiter in self.protocol.everybody():
             future = waiter.sleep
-            if waiter.deadline <= now:
-                if future is not None and not future.done():
-                    future.set_exception(late(waiter))
+            if future is None or future.done():
+                continue
+            deadline = cast(_Task, waiter).deadline
+            if deadline <= now:
+                future.set_exception(late(waiter))
             else:
-                earliest = min(earliest, waiter.deadline)
+                earliest = min(earliest, deadline)
         self._set_alarm(earliest)
+        if self.protocol.owed:
+            beat = self.protocol.beat(now, self._heartbeat, self._patience)
+            if beat is Beat.DEAD:
+                self.end(SILENT)
+
+
+class _ObservedLink(_Link):
+    """A link that tells of each exchange, once it may."""
+
+    emit: Callable[[Event], None] | None = None
+    address = ""
+
+    def begin(self, data: bytes, deadline: float) -> _Task:
+        began = monotonic()
+        try:
+            waiter = super().begin(data, deadline)
+        except TransportError as error:
+            self._tell(data, 1, began, error)
+            raise
+
+        def told(future: asyncio.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception() or waiter.error
+            self._tell(data, 1, began, error)
+
+        waiter.sleep.add_done_callback(told)
+        return waiter
+
+    async def stream(
+        self,
+        parts: Iterable[tuple[bytes, int]],
+        pace: Pace,
+        deadline: float,
+        sent: list[_Task],
+        silent: bool = False,
+    ) -> None:
+        began = monotonic()
+        failed: TransportError | None = None
+        try:
+            await super().stream(parts, pace, deadline, sent, silent)
+        except TransportError as error:
+            failed = error
+            raise
+        finally:
+            if sent:
+                self._tell(sent[0].data, sum(each.count for each in sent), began, failed)
+
+    def _tell(self, data: bytes, count: int, began: float, error: BaseException | None) -> None:
+        if self.emit is not None:
+            took_s = monotonic() - began
+            self.emit(exchanged(self.address, data, count, took_s, error))
+
+
+def _until(deadline: float) -> asyncio.Timeout:
+    """As `asyncio.timeout`, for a deadline on the monotonic clock."""
+    return asyncio.timeout(deadline - monotonic() if deadline < math.inf else None)
+
+
+def _settle(future: asyncio.Future[None] | None, error: Exception | None) -> None:
+    if future is None or future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # whoever dialled may have been cancelled
 
 
 _connectors: weakref.WeakSet[AsyncConnector] = weakref.WeakSet()
@@ -289,14 +569,24 @@ class AsyncConnector:
     """
 
     def __init__(self, address: Address, options: Options) -> None:
+        check_tls(address, options)
         self._address = address
         self._options = options
         self._counters = Counters()
         self._link: _Link | None = None
-        self._loop = asyncio.get_running_loop()
+        self._emit = None if options.on_event is None else guarded(options.on_event)
+        self._registry = Registry(
+            contextlib.nullcontext(),
+            None if options.on_push is None else guarded(options.on_push),
+        )
+        self._loop = get_running_loop()
         self._home: asyncio.AbstractEventLoop | None = self._loop  # None in a forked child
         _connectors.add(self)
         self._dialling: asyncio.Task[_Link] | None = None
+        self._backoff = Backoff(*options.backoff)
+        self._watcher: AsyncConnector | None = None
+        self._watching = asyncio.Lock()
+        self._timeout = options.timeout
         self._closed = False
         self._dials = 0
         self._protocol = 0
@@ -314,8 +604,18 @@ class AsyncConnector:
         link = self._link
         if link is None or link.protocol.broken is not None:
             link = await self._live(deadline)
-        reply = (await link.exchange(data, deadline)).replies[0]
+        if link.writable is not None:  # as in `exchange`, without the cost of a coroutine
+            await link.room(deadline)
+        waiter = link.begin(data, deadline)
+        await waiter.sleep
+        if waiter.error is not None:
+            raise waiter.error
+        reply = waiter.replies[0]
         if type(reply) is ErrorReply:
+            if is_loading(reply):
+                reply = await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
+                if type(reply) is not ErrorReply:
+                    return reply
             raise ServerError(reply.code, reply.message, command_name(args))
         return reply
 
@@ -332,9 +632,26 @@ class AsyncConnector:
             ServerError: The script, or SCRIPT LOAD, answered an error.
             ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
         """
-        if not isinstance(script, Script):
-            raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}")
-        reply = await self._say(script(keys, args), self._deadline(timeout))
+        deadline = self._deadline(timeout)
+        try:
+            data = script.frame(keys, args)
+        except AttributeError:
+            if isinstance(script, Script):
+                raise
+            raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}") from None
+        link = self._link
+        if link is None or link.protocol.broken is not None:
+            link = await self._live(deadline)
+        if link.writable is not None:
+            await link.room(deadline)
+        waiter = link.begin(data, deadline)
+        await waiter.sleep
+        self._counters.evalsha_calls += 1
+        if waiter.error is not None:
+            raise waiter.error
+        reply = waiter.replies[0]
+        if type(reply) is ErrorReply:
+            reply = await self._mended(script(keys, args), waiter, link, deadline)
         if type(reply) is ErrorReply:
             raise ServerError(reply.code, reply.message, ScriptCall.command)
         return reply
@@ -344,13 +661,130 @@ class AsyncConnector:
     ) -> list[Reply]:
         """Say many commands at once; their replies in order, error replies as `ErrorReply` values.
 
-        All commands are encoded before the first is sent. They are not a transaction: commands of
-        other callers may come between. A large pipeline is sent a window at a time, its replies
-        read meanwhile.
+        All commands are looked at before the first is sent. They are not a transaction: commands
+        of other callers may come between. A pipeline of any length is sent a window at a time, and
+        its replies are read meanwhile.
+
+        Raises:
+            TransportError: It failed on its way: `replies` holds what came, and what is known of
+                the rest.
         """
         deadline = self._deadline(timeout)
         self._counters.pipelines += 1
         return await self._say_all(list(commands), deadline)
+
+    async def transaction(
+        self,
+        commands: Iterable[Command] | Decide,
+        *,
+        watch: Sequence[Arg] = (),
+        timeout: float | None = None,
+    ) -> list[Reply]:
+        """Run commands in MULTI .. EXEC; what EXEC answers, error replies as values.
+
+            def raise_by_one() -> Plan[list[Command]]:
+                before = yield ("GET", "n")
+                return [("SET", "n", int(before or 0) + 1)]
+
+            await connector.transaction(raise_by_one, watch=["n"])
+
+        Args:
+            commands: What to run; with `watch`, also a function that makes a plan, which looks at
+                what it needs and returns what to run.
+            watch: Keys; if any of them changes before EXEC, nothing runs. A connection of its own
+                is kept for such transactions, which take turns on it.
+            timeout: For all of it.
+
+        Raises:
+            TransactionAborted: Nothing ran: a watched key changed, or a command was refused.
+            ServerError: MULTI was refused, and the commands ran one by one, or EXEC was.
+        """
+        deadline = self._deadline(timeout)
+        most = self._options.max_pending
+        if not check_keys(watch):
+            plan = atomically(check_commands(commands), most)
+            return await run_async(plan, self._exchange(await self._live(deadline), deadline))
+        try:
+            async with _until(deadline):
+                await self._watching.acquire()
+        except TimeoutError:
+            raise ReplyTimeout(
+                "other transactions that watch took too long", may_have_run=False
+            ) from None
+        try:
+            if self._closed:
+                raise Closed
+            if self._watcher is None:
+                self._watcher = AsyncConnector(self._address, self._options)
+                self._watcher._counters = self._counters
+            link = await self._watcher._live(deadline)
+            try:
+                plan = watched(watch, commands, most)
+                return await run_async(plan, self._exchange(link, deadline))
+            except TransactionAborted:
+                raise
+            except BaseException as error:
+                link.end("a transaction was left half way", error)
+                raise
+        finally:
+            self._watching.release()
+
+    async def send(self, commands: Iterable[Command], timeout: float | None = None) -> None:
+        """Say commands whose replies nobody wants: the server sends none, errors neither.
+
+        When this returns, the server has run all of them, or refused some. Their scripts are loaded
+        before; a script that another client flushes meanwhile does not run.
+
+        Raises:
+            ServerError: CLIENT REPLY was refused; the commands ran all the same.
+        """
+        deadline = self._deadline(timeout)
+        said = check_commands(commands)
+        prepare(said, self._options.max_pending)
+        if said:
+            plan = muted(said)
+            await run_async(plan, self._exchange(await self._live(deadline), deadline))
+
+    async def subscribe(
+        self,
+        *channels: Arg,
+        capacity: int = 10_000,
+        overflow: Overflow = "drop-oldest",
+        timeout: float | None = None,
+    ) -> AsyncSubscription:
+        """Receive what is published to `channels` from now on.
+
+        Args:
+            *channels: Names, str or bytes.
+            capacity: Messages kept for a reader that falls behind.
+            overflow: What then happens to one more: "drop-oldest", or "close" the subscription.
+            timeout: For the server's confirmation.
+
+        Raises:
+            RequiresResp3: The connection speaks RESP2. Nothing was sent.
+            ServerError: The server refused a channel; there is no subscription to any of them.
+        """
+        return await self._subscribe("SUBSCRIBE", channels, capacity, overflow, timeout)
+
+    async def psubscribe(
+        self,
+        *patterns: Arg,
+        capacity: int = 10_000,
+        overflow: Overflow = "drop-oldest",
+        timeout: float | None = None,
+    ) -> AsyncSubscription:
+        """As `subscribe`, to all channels whose names match `patterns` (`news.*`)."""
+        return await self._subscribe("PSUBSCRIBE", patterns, capacity, overflow, timeout)
+
+    async def ssubscribe(
+        self,
+        *channels: Arg,
+        capacity: int = 10_000,
+        overflow: Overflow = "drop-oldest",
+        timeout: float | None = None,
+    ) -> AsyncSubscription:
+        """As `subscribe`, to what is published with SPUBLISH, on this server's shard."""
+        return await self._subscribe("SSUBSCRIBE", channels, capacity, overflow, timeout)
 
     async def run(self, plan: Plan[T], timeout: float | None = None) -> T:
         """Drive a plan; what it returns."""
@@ -376,11 +810,15 @@ class AsyncConnector:
     async def close(self) -> None:
         """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
         self._closed = True
+        for inbox in self._registry.wanted:
+            inbox.end(Closed())
         if self._loop.is_closed() or self._home is None:
             return  # its transport went with its loop, or is its parent's
         self._stay_home()
         if self._dialling is not None:
             self._dialling.cancel()
+        if self._watcher is not None:
+            await self._watcher.close()
         if self._link is not None:
             self._link.end("the connector was closed")
             await asyncio.sleep(0)  # the transport closes its socket in the loop's next turn
@@ -409,6 +847,10 @@ class AsyncConnector:
 
     # Steps of a plan.
 
+    async def _ask(self, data: bytes, deadline: float) -> Reply:
+        link = await self._live(deadline)
+        return (await link.exchange(data, deadline)).replies[0]
+
     async def _say(self, step: Step, deadline: float) -> Any:
         if type(step) is list:
             return await self._say_all(step, deadline)
@@ -421,45 +863,172 @@ class AsyncConnector:
         reply = waiter.replies[0]
         if isinstance(command, ScriptCall):
             self._counters.evalsha_calls += 1
-            if missed(reply):
-                plan = repair([command], waiter.place)
-                [reply] = await run_async(plan, self._exchange(link, deadline))
+            if type(reply) is ErrorReply:
+                return await self._mended(command, waiter, link, deadline)
+        elif is_loading(reply):
+            return await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
+        return reply
+
+    async def _mended(self, call: ScriptCall, waiter: _Task, link: _Link, deadline: float) -> Reply:
+        """The answer of a script call whose first answer was an error."""
+        reply = waiter.replies[0]
+        if is_loading(reply):
+            [reply] = await self._when_loaded(
+                lambda: self._flush([call], deadline), [reply], deadline
+            )
+        elif missed(reply):
+            plan = repair([call], waiter.place)
+            [reply] = await run_async(plan, self._exchange(link, deadline))
         return reply
 
     async def _say_all(self, commands: list[Command], deadline: float) -> list[Reply]:
         if not commands:
             return []
-        return await run_async(
-            flush(commands), self._exchange(await self._live(deadline), deadline)
-        )
+        replies = await self._flush(commands, deadline)
+        if is_loading(replies[0]):
+            return await self._when_loaded(
+                lambda: self._flush(commands, deadline), replies, deadline
+            )
+        return replies
+
+    async def _flush(self, commands: list[Command], deadline: float) -> list[Reply]:
+        link = await self._live(deadline)
+        return await run_async(flush(commands), self._exchange(link, deadline))
+
+    async def _when_loaded(self, say: Callable[[], Awaitable[T]], answer: T, deadline: float) -> T:
+        """`answer`, or that to saying it again, as long as the server ran nothing of it because
+        it was loading its dataset."""
+        wait, longest = self._options.backoff
+        while is_loading(answer) and monotonic() + wait < deadline:
+            await asyncio.sleep(wait)
+            if self._closed:
+                raise Closed
+            wait = min(2 * wait, longest)
+            answer = await say()
+        return answer
 
     def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Awaitable[Any]]:
-        """What answers the requests of `flush` and `repair`, on one connection."""
+        """What answers the requests of plans over requests, on one connection."""
+        most = self._options.max_pending
 
         async def answer(request: Request) -> Any:
             if isinstance(request, Load):
                 return await link.load(request, deadline)
-            slices = encode_slices(request, self._options.max_pending)
-            self._counters.evalsha_calls += [type(one) for one in request].count(ScriptCall)
-            waiters = await link.stream(slices, deadline)
-            return [reply for waiter in waiters for reply in waiter.replies], waiters[-1].place
+            sent: list[_Task] = []
+            pace = Pace(most)
+            if isinstance(request, Muted):
+                said = request.commands
+                parts = silenced(slices(prepare(said, most), pace))
+                await link.stream(parts, pace, deadline, sent, silent=True)
+                self._counters.commands += len(said)
+                self._counters.evalsha_calls += list(map(type, said)).count(ScriptCall)
+                for waiter in sent:
+                    if waiter.replies != ["OK"]:
+                        return waiter.replies[0]
+                return "OK"
+            ready = prepare(request, most)
+            self._counters.evalsha_calls += list(map(type, request)).count(ScriptCall)
+            try:
+                await link.stream(slices(ready, pace), pace, deadline, sent)
+            except TransportError as error:
+                error.replies = outcomes(sent, len(request))
+                error.may_have_run = any(
+                    reply is not Unanswered.NOT_SENT for reply in error.replies
+                )
+                raise
+            replies = list(chain.from_iterable(waiter.replies for waiter in sent))
+            return replies, sent[-1].place
 
         return answer
+
+    # Subscriptions.
+
+    async def _subscribe(
+        self,
+        verb: Verb,
+        channels: Sequence[Arg],
+        capacity: int,
+        overflow: Overflow,
+        timeout: float | None,
+    ) -> AsyncSubscription:
+        inbox = Inbox(verb, channels, capacity, overflow)
+        deadline = self._deadline(timeout)
+        link = await self._live(deadline)
+        if self._protocol != 3:
+            raise needs_resp3(inbox)
+        try:
+            refusal = await link.change(partial(self._registry.enter, inbox), deadline)
+            if refusal is not None:
+                raise ServerError(refusal.code, refusal.message, verb)
+        except BaseException:
+            await self._unsubscribe(inbox, monotonic() + _LEAVING_S)
+            raise
+        return AsyncSubscription(self, inbox)
+
+    async def _unsubscribe(self, inbox: Inbox, deadline: float) -> None:
+        """See that `inbox` gets no more; tell the server, if there is one, what nobody wants."""
+        link = self._link
+        if link is None or link.protocol.broken is not None:
+            self._registry.leave(inbox, None)
+        else:
+            with contextlib.suppress(TransportError):
+                await link.change(partial(self._registry.leave, inbox, link.feed), deadline)
+
+    async def _again(self, link: _Link, deadline: float) -> None:
+        """Subscribe anew, on a new connection, to all that is wanted."""
+        for inbox in self._registry.wanted:
+            if self._protocol == 3:
+                self._registry.again(inbox, await link.change(partial(entering, inbox), deadline))
+            else:
+                self._registry.end(inbox, lost_resp3(inbox))
+
+    async def _next(self, inbox: Inbox, timeout: float | None) -> Message | None:
+        """The next message, or None if none comes in time."""
+        if timeout is None:
+            timeout = self._options.timeout
+        elif timeout != 0:
+            check_timeout(timeout)
+        self._stay_home()
+        deadline = monotonic() + timeout
+        looked = False
+        while True:
+            message = inbox.take()
+            if message is not None:
+                return message
+            now = monotonic()
+            link = self._link
+            if link is None or link.protocol.broken is not None:
+                try:
+                    await self._live(max(deadline, now + _LATE_S))
+                except ConnectFailed as error:
+                    now = monotonic()
+                    if now >= deadline or not is_network(error):
+                        raise
+                    wait = max(self._backoff.not_before - now, _LATE_S)
+                    await asyncio.sleep(min(wait, deadline - now))
+            elif now < deadline:
+                await link.listen(inbox, deadline)
+            elif looked:
+                return None
+            else:
+                await asyncio.sleep(0)  # the loop reads what has come
+                looked = True
 
     # Connections.
 
     def _stay_home(self) -> None:
-        if asyncio.get_running_loop() is not self._home:
+        if get_running_loop() is not self._home:
             raise WrongLoop(
                 "this connector belongs to another event loop, or to the process that this one was "
                 "forked from; connect in the loop that uses it"
             )
 
     def _deadline(self, timeout: float | None) -> float:
-        self._stay_home()
+        if get_running_loop() is not self._home:
+            self._stay_home()
         if timeout is None:
-            return self._loop.time() + self._options.timeout
-        return self._loop.time() + check_timeout(timeout)
+            return monotonic() + self._timeout
+        return monotonic() + check_timeout(timeout)
 
     def _status(self) -> str:
         if self._closed:
@@ -470,7 +1039,7 @@ class AsyncConnector:
     async def _connected(self) -> Self:
         """Itself, once connected; if that fails or is cancelled, nothing is left behind."""
         try:
-            await self._live(self._loop.time() + self._options.connect_timeout)
+            await self._live(monotonic() + self._options.connect_timeout)
         except BaseException:
             await self.close()
             raise
@@ -483,14 +1052,14 @@ class AsyncConnector:
             return link
         if self._closed:
             raise Closed
+        wait = self._backoff.check(monotonic(), deadline)
         # A task of its own: whoever is cancelled while waiting does not take it along.
         if self._dialling is None:
-            limit = self._loop.time() + self._options.connect_timeout
-            self._dialling = self._loop.create_task(self._dial(limit))
+            self._dialling = self._loop.create_task(self._redial(wait))
             self._dialling.add_done_callback(self._dialled)
         dialling = self._dialling
         try:
-            async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+            async with _until(deadline):
                 return await asyncio.shield(dialling)
         except TimeoutError:
             raise ConnectFailed(f"no connection to {self._address} in time") from None
@@ -505,40 +1074,83 @@ class AsyncConnector:
         if not task.cancelled():
             task.exception()  # those who wait raise it; with nobody left it is nobody's
 
+    async def _redial(self, wait: float) -> _Link:
+        if wait:
+            await asyncio.sleep(wait)
+        try:
+            link = await self._dial(monotonic() + self._options.connect_timeout)
+        except Exception as error:
+            self._backoff.failed(monotonic(), error)
+            raise
+        self._backoff.worked()
+        return link
+
     async def _dial(self, deadline: float) -> _Link:
-        options = self._options
-        protocol = Protocol(self._counters, max_pending=options.max_pending)
-        link = _Link(self._loop, protocol, options.tap)
+        options, address = self._options, self._address
+        began = monotonic()
+        tls: Tls | None = None
+        if address.tls:
+            from .tls import Tls  # ssl takes longer to import than all of the rest
+
+            tls = Tls(address, options.tls)
+        feed = self._registry.feed()
+        protocol = Protocol(self._counters, max_pending=options.max_pending, on_push=feed)
+        kind = _Link if self._emit is None else _ObservedLink
+        link = kind(self._loop, protocol, self._counters, options, tls)
+        link.feed = feed
+
+        async def say(step: Step) -> Any:
+            if type(step) is list:
+                sent: list[_Task] = []
+                parts = [(boot_frame(one), 1) for one in step]
+                await link.stream(parts, Pace(options.max_pending), deadline, sent)
+                return [waiter.replies[0] for waiter in sent]
+            return (await link.exchange(boot_frame(cast(Command, step)), deadline)).replies[0]
 
         async def answer(step: Step) -> Any:
-            if type(step) is list:
-                slices = [(boot_frame(one), 1) for one in step]
-                return [each.replies[0] for each in await link.stream(slices, deadline)]
-            return (await link.exchange(boot_frame(cast(Command, step)), deadline)).replies[0]
+            return await self._when_loaded(lambda: say(step), await say(step), deadline)
 
         try:
             sock = await self._open(deadline)
-            if self._address.path is not None:
+            if address.path is not None:
                 await self._loop.create_unix_connection(lambda: link, sock=sock)
             else:
                 await self._loop.create_connection(lambda: link, sock=sock)
-            version = await run_async(boot(self._address, options), answer)
+            if link.secured is not None:
+                async with _until(deadline):
+                    await link.secured
+            self._protocol = await run_async(boot(address, options), answer)
             if options.on_connect is not None:
                 await run_async(options.on_connect(), answer)
+            await self._again(link, deadline)
         except BaseException as error:
             link.end("the connection could not be set up", error)
             if isinstance(error, ConnectFailed):
                 raise
             if isinstance(error, (TransportError, OSError)):  # a TimeoutError is an OSError
                 told = str(error) or "no connection in time"
-                raise ConnectFailed(f"{self._address}: {told}") from error
+                raise ConnectFailed(f"{address}: {told}") from error
             raise
-        if self._dials:
-            self._counters.reconnects += 1
-        self._dials += 1
-        self._protocol = version
+        link.watch()
+        self._announce(link, monotonic() - began)
         self._link = link
         return link
+
+    def _announce(self, link: _Link, took_s: float) -> None:
+        first = not self._dials
+        self._dials += 1
+        if not first:
+            self._counters.reconnects += 1
+        emit, address = self._emit, str(self._address)
+        if emit is None:
+            return
+        made = monotonic()
+        link.on_end = lambda error: emit(
+            Event("disconnected", address, monotonic() - made, error=error)
+        )
+        if isinstance(link, _ObservedLink):
+            link.emit, link.address = emit, address
+        emit(Event("connected" if first else "reconnected", address, took_s))
 
     async def _open(self, deadline: float) -> socket.socket:
         """A connected socket. Every address of a name is tried, each with its share of the time."""
@@ -547,7 +1159,7 @@ class AsyncConnector:
             if address.path is not None:
                 places: list[Any] = [(socket.AF_UNIX, address.path)]
             else:
-                async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+                async with _until(deadline):
                     found = await self._loop.getaddrinfo(
                         address.host, address.port, type=socket.SOCK_STREAM
                     )
@@ -556,7 +1168,7 @@ class AsyncConnector:
             raise ConnectFailed(f"{address}: {error}") from error
         tried = []
         for at, (family, where) in enumerate(places):
-            share = max((deadline - self._loop.time()) / (len(places) - at), 0.001)
+            share = max((deadline - monotonic()) / (len(places) - at), 0.001)
             try:
                 async with asyncio.timeout(share if share < math.inf else None):
                     return await self._dialled_socket(family, where)
@@ -571,12 +1183,68 @@ class AsyncConnector:
             sock.setblocking(False)
             await self._loop.sock_connect(sock, where)
             if isinstance(where, tuple):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                tune(sock, self._options.heartbeat)
         except BaseException:
             sock.close()
             raise
         return sock
+
+
+class AsyncSubscription(Reading):
+    """Messages of some channels. Made by `AsyncConnector.subscribe`, `psubscribe` and `ssubscribe`.
+
+        async with await connector.subscribe("news") as subscription:
+            async for message in subscription:
+                print(message.channel, message.payload)
+
+    While it is read, its reader makes a lost connection anew and subscribes again; `gaps` counts
+    how often messages may have been missed.
+    """
+
+    def __init__(self, connector: AsyncConnector, inbox: Inbox) -> None:
+        super().__init__(inbox)
+        self._connector = connector
+
+    async def get(self, timeout: float | None = math.inf) -> Message | None:
+        """The next message, or None if none comes in time.
+
+        Args:
+            timeout: Seconds; 0 looks at what has come, None is the connector's default.
+
+        Raises:
+            Closed: The subscription or its connector was closed, or a reader was too slow.
+            ServerError: The server refused the channels when it was connected again.
+            ConnectFailed: The server cannot be reached, and time is up; or it refused.
+        """
+        return await self._connector._next(self._inbox, timeout)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the subscription is closed."""
+        while True:
+            try:
+                message = await self.get()
+            except Closed:
+                if self.closed or self._connector._closed:
+                    return
+                raise
+            if message is not None:
+                yield message
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Receive no more. Channels that other subscriptions want stay subscribed to."""
+        self._end()
+        await self._connector._unsubscribe(self._inbox, self._connector._deadline(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
 
 
 async def connect_async(url: str, **options: Any) -> AsyncConnector:
@@ -591,5 +1259,4 @@ async def connect_async(url: str, **options: Any) -> AsyncConnector:
         ConnectFailed: The server cannot be reached; `Refused` if it refused.
     """
     address, settings = parse_url(url, **options)
-    refuse_tls(address)
     return await AsyncConnector(address, settings)._connected()

@@ -990,7 +990,8 @@ def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Re
         return [_SCALAR_REPLIES[data]]
     if data[0] == _BULK:
         eol = data.find(b"\r\n", 1, _HEADER)
-        size = _bulk_size(data[:eol]) if eol > 0 else -1
+        line = data[: max(eol, 0)]
+        size = _BULKS[line] if line in _BULKS else _bulk_size(line)
         if (
             size >= 0
             and len(data) == eol + size + 4
@@ -1004,6 +1005,15 @@ def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Re
     if tokens.pop():
         return []
     first = tokens[0]
+    if first in _OPENERS and max_depth:
+        kind, size = _OPENERS[first]
+        if len(tokens) == 1 + 2 * size and (kind == _MAP or (kind == _ARRAY and size >= _COLUMN)):
+            blobs = tokens[2::2]
+            try:
+                if tokens[1::2] == list(map(_BULK_HEADERS.__getitem__, map(len, blobs))):
+                    return [_pairs(blobs) if kind == _MAP else list(blobs)]
+            except IndexError:  # one that is longer than the table
+                pass
     if first in _ARRAYS and len(tokens) < _MANY_TOKENS and max_depth:
         items = _flat(tokens)
         if len(items) == _ARRAYS[first]:

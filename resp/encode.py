@@ -14,6 +14,7 @@ its type, never its value. Encoding is all or nothing: what raises has made no b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from .errors import EncodeError, EncodeTypeError, EncodeValueError
@@ -86,6 +87,10 @@ class Head:
         self._encoded = encoded
         self._starts = tuple(b"*%d%b" % (count + tail, encoded) for tail in range(_SHORT))
 
+    def start(self, count: int) -> bytes:
+        """The bytes up to here of a command that has `count` more arguments."""
+        return b"*%d%b" % (self._count + count, self._encoded)
+
     def encode(self, tail: Sequence[Arg]) -> bytes:
         """Encode the command that starts with this head and goes on with `tail`.
 
@@ -93,10 +98,7 @@ class Head:
             EncodeError: As `encode_command` does; positions count from the command's name.
         """
         count = len(tail)
-        if count < _SHORT:
-            pieces = [self._starts[count]]
-        else:
-            pieces = [b"*%d%b" % (self._count + count, self._encoded)]
+        pieces = [self._starts[count] if count < _SHORT else self.start(count)]
         text: bytes
         try:
             for arg in tail:
@@ -118,6 +120,54 @@ class Head:
             raise  # unless an argument changed while it was looked at
         pieces.append(b"\r\n")
         return b"".join(pieces)
+
+
+class Rows:
+    """Commands that differ in some arguments alone, encoded many at a time.
+
+    Args:
+        head: How each of them begins: its constant arguments, in its array of all.
+        flat: The other arguments of all commands, one after the other: bytes, int, or ASCII str.
+        width: How many of them belong to a command.
+    """
+
+    __slots__ = ("_flat", "_head", "_texts", "_width", "count")
+
+    def __init__(self, head: bytes, flat: list[Any], width: int) -> None:
+        self._head = head.replace(b"%", b"%%")
+        self._width = width
+        self._texts = set(map(type, flat)) <= {str}
+        if not self._texts:
+            flat = [
+                arg if type(arg) is bytes else b"%d" % arg if type(arg) is int else arg.encode()
+                for arg in flat
+            ]
+        self._flat = flat
+        self.count = len(flat) // width
+
+    def encode(self, start: int, most: int, size: int) -> tuple[bytes, int]:
+        """Encode the commands from number `start` on.
+
+        Args:
+            start: The first, counted from 0.
+            most: How many, at the most.
+            size: Bytes of arguments after which to stop; at least one command is encoded.
+
+        Returns:
+            Their bytes, and how many they are.
+        """
+        width = self._width
+        part = self._flat[start * width : (start + most) * width]
+        sizes = list(map(len, part))
+        if (total := sum(sizes)) > size:
+            most = max(1, len(part) // width * size // total)
+            del part[most * width :], sizes[most * width :]
+        count = len(part) // width
+        values = tuple(chain.from_iterable(zip(sizes, part, strict=True)))
+        if self._texts:
+            text = (self._head.decode("latin-1") + "\r\n$%d\r\n%s" * width + "\r\n") * count
+            return (text % values).encode("latin-1"), count
+        return (self._head + b"\r\n$%d\r\n%b" * width + b"\r\n") * count % values, count
 
 
 def _nothing() -> Head:

@@ -13,17 +13,22 @@ RespError
   WrongLoop            an asyncio connector outside the loop that it was made in; nothing was sent
   TransportError       no reply; `may_have_run` says whether the command may have run
     ConnectFailed      no connection could be made
-      Refused          the server refused the connection itself; `code`
+      Refused          the server refused the connection itself, or its certificate was; `code`
     ConnectionLost     the connection ended with replies owed
     ReplyTimeout       the reply did not come in time
     Overloaded         too many replies owed; nothing was sent
     Reentered          called by a signal handler within another call
-    Closed             the connector was closed; nothing was sent
+    Closed             the connector, or the subscription, was closed; nothing was sent
+
+A pipeline that fails on its way carries in `replies` what came, and an `Unanswered` for each
+command without an answer.
 """
 
 from __future__ import annotations
 
 import builtins
+from enum import Enum
+from typing import Any
 
 
 def escaped(message: str) -> str:
@@ -35,8 +40,24 @@ def escaped(message: str) -> str:
     return ascii(told)[1:-1]
 
 
+class Unanswered(Enum):
+    """What stands in the place of a reply that did not come, in `RespError.replies`."""
+
+    NOT_SENT = "not sent"
+    """The server did not run the command."""
+    MAY_HAVE_RUN = "may have run"
+    """The command was written, or was being written; nobody can say whether it ran."""
+
+
 class RespError(Exception):
-    """Anything this package raises on purpose."""
+    """Anything this package raises on purpose.
+
+    Attributes:
+        replies: Of a pipeline that failed on its way, a list as long as its commands: the replies
+            that came, and an `Unanswered` for each other command. None for anything else.
+    """
+
+    replies: list[Any] | None = None
 
 
 class EncodeError(RespError):
@@ -143,10 +164,13 @@ class ConnectFailed(TransportError):
 
 
 class Refused(ConnectFailed):
-    """The server refused the connection: AUTH, ACL, SELECT or HELLO.
+    """The server refused the connection: AUTH, ACL, SELECT, HELLO, or too many clients.
+
+    Or its certificate was refused. Waiting for another try within the call would not help.
 
     Attributes:
-        code: The code of the server's error, such as `WRONGPASS`.
+        code: The code of the server's error, such as `WRONGPASS`; `CERTIFICATE` where it is the
+            server's certificate that was refused.
     """
 
     def __init__(self, message: str, code: str) -> None:

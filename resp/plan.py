@@ -16,10 +16,12 @@ and `AsyncConnector.run` drive plans; a plan never knows which.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from .encode import Arg, encode_command
+from .encode import Arg, Head, Rows, encode_command
 from .errors import EncodeTypeError, RefusedCommand, RespError
 
 S = TypeVar("S")
@@ -38,8 +40,14 @@ class Call(Protocol):
 
 
 WINDOW: Final = 4  # slices of a pipeline that may be unanswered at a time
-_SLICE_COMMANDS: Final = 128
+_SLICE_COMMANDS: Final = 256
+_FIRST_COMMANDS: Final = 32
 _SLICE_BYTES: Final = 65_536
+_IN_FLIGHT_BYTES: Final = 4 << 20  # of replies, going by those before
+_LOOK: Final = 1024  # commands that are looked at together
+_FEW: Final = 8  # commands that are encoded one by one, whatever their form
+_PLAIN_INT: Final = 10**18
+_FIRST: Final = itemgetter(0)
 
 Command: TypeAlias = tuple[Arg, ...] | Call
 Step: TypeAlias = Command | list[Command]
@@ -95,24 +103,31 @@ async def run_async(plan: Generator[S, Any, T], exchange: Callable[[S], Awaitabl
 
 # What would change what this connection's replies mean, and the verb that does it safely.
 _REFUSED: Final[dict[str, str]] = {
-    **dict.fromkeys(("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"), "its messages are no replies"),
-    **dict.fromkeys(("UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"), "its answers are no replies"),
+    **{
+        verb: f"its messages are no replies; use {verb.lower()}()"
+        for verb in ("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE")
+    },
+    **dict.fromkeys(
+        ("UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"),
+        "its answers are no replies; close() the subscription",
+    ),
     **dict.fromkeys(
         ("MULTI", "EXEC", "DISCARD"),
-        "what other callers say would come between; say all of MULTI .. EXEC in one pipeline",
+        "what other callers say would come between; use transaction()",
     ),
-    "WATCH": "it would watch for every caller of the connection; decide in a script instead",
+    "WATCH": "it would watch for every caller of the connection; use transaction(..., watch=)",
     "SELECT": "it would move every caller, until the connection is lost; name it in the URL, as /5",
     **dict.fromkeys(("MONITOR", "SYNC", "PSYNC"), "it turns the connection into a feed"),
-    "CLIENT REPLY": "it stops the replies that others wait for",
+    "CLIENT REPLY": "it stops the replies that others wait for; use send()",
     "HELLO": "it changes the protocol for everybody; use connect(..., protocol=, client_name=)",
     "RESET": "it undoes what connecting set up; close() and connect again",
     "QUIT": "it ends the connection for everybody; use close()",
 }
 _TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
-# Names that need no second look. Bounded: a caller may draw names from anywhere.
-_passed: set[object] = set()
-_PASSED_AT_MOST: Final = 1000
+# Names that need no second look, and how their commands begin. Bounded: a caller may draw names
+# from anywhere.
+_heads: dict[object, Head] = {}
+_HEADS_AT_MOST: Final = 1000
 
 
 def frame(command: Command) -> bytes:
@@ -124,12 +139,13 @@ def frame(command: Command) -> bytes:
     """
     if type(command) is tuple:
         try:
-            known = command[0] in _passed
+            head = _heads.get(command[0])
         except (IndexError, TypeError, ValueError):  # empty, or a name that cannot be hashed
-            known = False
-        if not known:
+            head = None
+        if head is None:
             check_name(command)
-        return encode_command(*command)
+            return encode_command(*command)
+        return head.encode(command[1:])
     own = getattr(command, "frame", None)
     if own is not None:
         return own()  # type: ignore[no-any-return]
@@ -140,47 +156,168 @@ def frame(command: Command) -> bytes:
     )
 
 
-def encode_slices(commands: Sequence[Command], max_pending: int) -> list[tuple[bytes, int]]:
-    """The bytes of `commands` in slices to be written one by one, and how many each holds.
+_Ready: TypeAlias = "bytes | Piece | Rows"
 
-    All of them are encoded, or none. A slice is small enough that the server's work on one overlaps
-    with the writing of the next, and that a window of slices stays below `max_pending`. No cut goes
-    through MULTI .. EXEC: what other callers say would come between.
+
+class Piece:
+    """Commands that leave in one piece: their bytes, and how many they are."""
+
+    __slots__ = ("count", "data")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self.data = data
+        self.count = count
+
+
+class Pace:
+    """How many commands of a pipeline may be sent at a time, going by what its replies weigh.
+
+    Small replies: as many as keep client and server busy at once. Large ones: so few that what is
+    on its way stays within `_IN_FLIGHT_BYTES`, be it in the server's buffers or in ours.
+
+    Attributes:
+        most: Commands of the next slice.
+        window: Slices that may be unanswered before the next is sent.
+    """
+
+    __slots__ = ("_most", "most", "window")
+
+    def __init__(self, max_pending: int) -> None:
+        self._most = max(1, min(_SLICE_COMMANDS, max_pending // WINDOW))
+        self.most = min(self._most, _FIRST_COMMANDS)  # until it is known what a reply weighs
+        self.window = 2
+
+    def learn(self, replies: int, received: int) -> None:
+        """So many replies came within so many bytes."""
+        each = max(1, received // max(1, replies))
+        self.most = max(1, min(self._most, _IN_FLIGHT_BYTES // WINDOW // each))
+        self.window = WINDOW
+
+
+def prepare(commands: Sequence[Command], max_pending: int) -> list[_Ready]:
+    """`commands`, all of them encoded, or such that encoding them cannot fail.
+
+    Those of one form, which large pipelines are made of, are encoded later, slice by slice, so that
+    the server can work on what was sent while the rest is encoded. MULTI .. EXEC becomes one piece:
+    what other callers say must not come between.
 
     Raises:
         EncodeError: A command cannot be encoded.
         RefusedCommand: One may not be sent, or a MULTI has no EXEC or DISCARD, or one no MULTI.
     """
-    most = max(1, min(_SLICE_COMMANDS, max_pending // WINDOW))
-    slices = []
-    frames: list[bytes] = []
-    size = 0
-    inside = False
-    for command in commands:
-        try:
-            data = frame(command)
-        except RefusedCommand:
-            word = command_name(command)
-            if word not in _TRANSACTION or (word == "MULTI") is inside:
-                raise
-            inside = word == "MULTI"
-            data = encode_command(*cast(tuple[Arg, ...], command))
-        frames.append(data)
-        size += len(data)
-        if len(frames) > max_pending:
-            raise RefusedCommand(
-                f"MULTI .. EXEC leaves in one piece, and this one owes more replies than "
-                f"max_pending, {max_pending}; raise it, or say less at once"
-            )
-        if not inside and (len(frames) >= most or size >= _SLICE_BYTES):
-            slices.append((b"".join(frames), len(frames)))
-            frames = []
-            size = 0
-    if inside:
+    ready: list[_Ready] = []
+    inside: list[bytes] | None = None  # the frames since MULTI
+    for at in range(0, len(commands), _LOOK):
+        block = commands[at : at + _LOOK]
+        rows = _rows(block) if inside is None else None
+        if rows is not None:
+            ready.append(rows)
+            continue
+        for command in block:
+            word = ""
+            try:
+                data = frame(command)
+            except RefusedCommand:
+                word = command_name(command)
+                if word not in _TRANSACTION or (word == "MULTI") is (inside is not None):
+                    raise
+                data = encode_command(*cast(tuple[Arg, ...], command))
+            if word == "MULTI":
+                inside = []
+            if inside is None:
+                ready.append(data)
+                continue
+            inside.append(data)
+            if len(inside) > max_pending:
+                raise RefusedCommand(
+                    f"MULTI .. EXEC leaves in one piece, and this one owes more replies than "
+                    f"max_pending, {max_pending}; raise it, or say less at once"
+                )
+            if word in ("EXEC", "DISCARD"):
+                ready.append(Piece(b"".join(inside), len(inside)))
+                inside = None
+    if inside is not None:
         raise RefusedCommand("MULTI has no EXEC in this pipeline; say all of it in one")
+    return ready
+
+
+def _rows(commands: Sequence[Command]) -> Rows | None:
+    """`commands`, if a glance shows that they may be sent, can be encoded, and are of one form."""
+    kinds = set(map(type, commands))
+    kind = kinds.pop()
+    if kinds or len(commands) < _FEW:
+        return None
+    try:
+        if kind is tuple:
+            found = _rows_of_tuples(cast("Sequence[tuple[Arg, ...]]", commands))
+        elif (rows := getattr(kind, "rows", None)) is not None:
+            found = rows(commands)
+        else:
+            return None
+        if found is None:
+            return None
+        head, flat, width = found
+        for arg in flat:
+            kind = type(arg)
+            if kind is str:
+                if not arg.isascii():
+                    return None
+            elif kind is not bytes and (kind is not int or not -_PLAIN_INT < arg < _PLAIN_INT):
+                return None
+        return Rows(head, flat, width)
+    except (IndexError, TypeError, ValueError):  # empty, refused, without a hash, no arguments
+        return None
+
+
+def _rows_of_tuples(commands: Sequence[tuple[Arg, ...]]) -> tuple[bytes, list[Any], int] | None:
+    names = set(map(_FIRST, commands))
+    lengths = set(map(len, commands))
+    name = names.pop()
+    length = lengths.pop()
+    if names or lengths or length < 2:
+        return None
+    if name not in _heads:
+        if _word(name) == "CLIENT":  # what may be sent depends on the second word
+            return None
+        check_name((name,))
+    flat: list[Any] = list(chain.from_iterable(commands))
+    del flat[::length]
+    return Head(name).start(length - 1), flat, length - 1
+
+
+def slices(ready: Sequence[_Ready], pace: Pace) -> Iterator[tuple[bytes, int]]:
+    """The bytes of commands that were prepared, in slices to be written one by one, and how many
+    commands each holds. Each is made when it is asked for, as long as `pace` says then."""
+    frames: list[bytes] = []
+    count = size = 0
+    for item in ready:
+        if isinstance(item, Rows):
+            at = 0
+            while at < item.count:
+                data, held = item.encode(at, pace.most - count, _SLICE_BYTES - size)
+                at += held
+                count += held
+                size += len(data)
+                frames.append(data)
+                if count >= pace.most or size >= _SLICE_BYTES:
+                    yield b"".join(frames), count
+                    frames, count, size = [], 0, 0
+            continue
+        if isinstance(item, bytes):
+            data, held = item, 1
+        else:
+            data, held = item.data, item.count
+        if count and count + held > pace.most:
+            yield b"".join(frames), count
+            frames, count, size = [], 0, 0
+        frames.append(data)
+        count += held
+        size += len(data)
+        if count >= pace.most or size >= _SLICE_BYTES:
+            yield b"".join(frames), count
+            frames, count, size = [], 0, 0
     if frames:
-        slices.append((b"".join(frames), len(frames)))
-    return slices
+        yield b"".join(frames), count
 
 
 def boot_frame(command: Command) -> bytes:
@@ -212,8 +349,8 @@ def check_name(command: tuple[Arg, ...]) -> None:
     if name in _REFUSED:
         raise RefusedCommand(f"{name} cannot be sent as a command: {_REFUSED[name]}")
     one_word = word != "CLIENT" and isinstance(command[0], (str, bytes))
-    if one_word and len(_passed) < _PASSED_AT_MOST:
-        _passed.add(command[0])
+    if one_word and len(_heads) < _HEADS_AT_MOST:
+        _heads[command[0]] = Head(command[0])
 
 
 def _word(argument: object) -> str:

@@ -23,10 +23,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
-from .decode import Decoder, Push, Reply
-from .errors import ConnectionLost, Overloaded, ProtocolError, ReplyTimeout, TransportError
+from .decode import Decoder, ErrorReply, Push, Reply
+from .errors import (
+    ConnectionLost,
+    Overloaded,
+    ProtocolError,
+    ReplyTimeout,
+    TransportError,
+    Unanswered,
+    escaped,
+)
 
 
 @dataclass(slots=True)
@@ -59,29 +68,50 @@ class Counters:
     overloads: int = 0
 
 
+CLOSED: Final = "the server closed the connection"
+CUT: Final = "the connection was cut: it ended without TLS saying so"
+SILENT: Final = "the server has been silent for too long"
+
+
+class Beat(Enum):
+    """What `Protocol.beat` says is to be done."""
+
+    NOTHING = "nothing"
+    ASK = "ask"
+    DEAD = "dead"
+
+
 class Waiter:
     """A place in line for `missing` replies to the commands in `data`.
 
     Attributes:
         data: The bytes of its commands.
+        count: How many replies they draw.
         missing: Replies still owed.
         replies: Those that came, in order.
         place: Where it stands among all that was asked on this connection; 0 before it asks.
         done: Whether nothing more will come: all replies, or `error`.
         error: Why the replies will not come.
+        left: Whether its caller has given up waiting.
         sleep: What the shell wakes the caller from; None until it has to sleep.
     """
 
-    __slots__ = ("data", "done", "error", "missing", "place", "replies", "sleep")
+    __slots__ = ("count", "data", "done", "error", "left", "missing", "place", "replies", "sleep")
 
     def __init__(self, data: bytes, missing: int) -> None:
         self.data = data
+        self.count = missing
         self.missing = missing
         self.replies: list[Reply] = []
         self.place = 0
         self.done = False
         self.error: TransportError | None = None
+        self.left = False
         self.sleep: Any = None
+
+    def forsaken(self) -> bool:
+        """Whether nobody waits for its replies any more."""
+        return self.left
 
     def settle(self) -> None:
         """Nothing more will come. A shell's waiter wakes its caller here."""
@@ -95,23 +125,55 @@ class Waiter:
 
 def late(waiter: Waiter) -> ReplyTimeout:
     """The error for a caller whose time is up; its waiter keeps its place."""
+    waiter.left = True
     return ReplyTimeout(f"no reply in time, {waiter.missing} owed; timeout= says how long to wait")
 
 
-def any_may_have_run(waiters: Iterable[Waiter]) -> bool:
-    """Whether a command of any of them may have run, now that their caller gives up."""
-    return any(waiter.error is None or waiter.error.may_have_run for waiter in waiters)
+def may_have_run(waiter: Waiter) -> bool:
+    """Whether a command of `waiter` may have run, now that its caller gives up."""
+    if not waiter.place:
+        return False
+    return waiter.error is None or waiter.error.may_have_run
 
 
-class _Load(Waiter):
-    """A SCRIPT LOAD in flight. No caller owns it, so none can take it away from the others."""
+def outcomes(waiters: Iterable[Waiter], count: int) -> list[Reply | Unanswered]:
+    """What is known of `count` commands, of which `waiters` were asked: replies, in order, and an
+    `Unanswered` in each place without one."""
+    found: list[Reply | Unanswered] = []
+    for waiter in waiters:
+        came = list(waiter.replies)
+        rest = Unanswered.MAY_HAVE_RUN if may_have_run(waiter) else Unanswered.NOT_SENT
+        missing = waiter.count - len(came)
+        found += came
+        found += [rest] * missing
+    return found + [Unanswered.NOT_SENT] * (count - len(found))
 
-    __slots__ = ("_loaded", "joined", "sha")
+
+class _Errand(Waiter):
+    """A place in line that no caller owns, so that none can take it away from others.
+
+    Attributes:
+        joined: Those who wait for what it brings.
+    """
+
+    __slots__ = ("joined",)
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data, 1)
+        self.joined: list[Waiter] = []
+
+    def forsaken(self) -> bool:
+        return all(waiter.left for waiter in self.joined)
+
+
+class _Load(_Errand):
+    """A SCRIPT LOAD in flight."""
+
+    __slots__ = ("_loaded", "sha")
 
     def __init__(self, data: bytes, sha: str, loaded: dict[str, int]) -> None:
-        super().__init__(data, 1)
+        super().__init__(data)
         self.sha = sha
-        self.joined: list[Waiter] = []
         self._loaded = loaded
 
     def settle(self) -> None:
@@ -126,6 +188,57 @@ class _Load(Waiter):
             else:
                 waiter.replies = self.replies
                 waiter.settle()
+
+
+class _Change(_Errand):
+    """A change of the subscriptions: a command that is answered by pushes, and HELLO behind it.
+
+    The command itself draws a reply only where it is refused. HELLO, without arguments, changes
+    nothing, no ACL can refuse it, and its reply is a map, which no refusal is: so if the first
+    reply is an error it is the command's, and one more is owed. All confirmations came before.
+    """
+
+    __slots__ = ("_protocol",)
+
+    def __init__(self, data: bytes, protocol: Protocol) -> None:
+        super().__init__(data)
+        self._protocol = protocol
+
+    def settle(self) -> None:
+        refused = self.error is None and len(self.replies) == 1
+        if refused and type(self.replies[0]) is ErrorReply:
+            self.missing = 1
+            self._protocol.owe_again(self)
+            return
+        self.done = True
+        for waiter in self.joined:
+            waiter.replies = self.replies
+            waiter.error = self.error
+            waiter.settle()
+
+
+class _Silence(_Errand):
+    """Commands between CLIENT REPLY OFF and ON: one reply is owed, to ON."""
+
+    __slots__ = ("_protocol",)
+
+    def __init__(self, data: bytes, protocol: Protocol) -> None:
+        super().__init__(data)
+        self._protocol = protocol
+
+    def settle(self) -> None:
+        self.done = True
+        for waiter in self.joined:
+            waiter.replies = self.replies
+            waiter.error = self.error
+            waiter.settle()
+        if self.error is None and self.replies != ["OK"]:
+            # OFF was not taken for what it is, so every command between was or will be answered.
+            reply = self.replies[0]
+            told = escaped(reply.message) if isinstance(reply, ErrorReply) else type(reply).__name__
+            raise ProtocolError(
+                f"replies that should have been off, after {told}", self._protocol.offset
+            )
 
 
 def is_digest(answer: Reply, sha: str) -> bool:
@@ -146,15 +259,18 @@ class Protocol:
     """
 
     __slots__ = (
+        "_asked_for_life",
         "_cause",
         "_counters",
         "_decoder",
         "_loaded",
         "_loads",
+        "_mark",
         "_on_push",
         "answered",
         "asked",
         "broken",
+        "listeners",
         "max_pending",
         "outbox",
         "owed",
@@ -180,6 +296,14 @@ class Protocol:
         self._decoder = decoder or Decoder()
         self._loads: dict[str, _Load] = {}
         self._loaded: dict[str, int] = {}
+        self._mark: tuple[int, float] | None = None
+        self._asked_for_life = False
+        self.listeners: dict[Waiter, None] = {}  # who is told of the end, and owed nothing
+
+    @property
+    def offset(self) -> int:
+        """Bytes taken from the connection's stream so far."""
+        return self._decoder.offset
 
     @property
     def pending(self) -> int:
@@ -260,23 +384,99 @@ class Protocol:
                         self._on_push(push)
             replies = [reply for reply in replies if type(reply) is not Push]
         owed = self.owed
+        count = len(replies)
         at = 0
-        while at < len(replies):
-            if not owed:
-                raise ProtocolError(
-                    f"a reply that nobody is owed, a {type(replies[at]).__name__}",
-                    self._decoder.offset,
-                )
-            waiter = owed[0]
-            share = replies[at : at + waiter.missing]
-            at += len(share)
-            waiter.replies += share
-            waiter.missing -= len(share)
-            self.answered += len(share)
-            self._counters.replies += len(share)
-            if not waiter.missing:
+        try:
+            while at < count:
+                if not owed:
+                    raise ProtocolError(
+                        f"a reply that nobody is owed, a {type(replies[at]).__name__}",
+                        self._decoder.offset,
+                    )
+                waiter = owed[0]
+                missing = waiter.missing
+                if missing == 1:
+                    waiter.replies.append(replies[at])
+                    at += 1
+                    self.answered += 1
+                else:
+                    share = replies[at : at + missing]
+                    at += len(share)
+                    self.answered += len(share)
+                    waiter.replies += share
+                    if len(share) < missing:
+                        waiter.missing = missing - len(share)
+                        break
+                waiter.missing = 0
                 owed.popleft()
                 waiter.settle()
+        finally:
+            self._counters.replies += at
+
+    def everybody(self) -> list[Waiter]:
+        """Whoever may be waiting for something."""
+        found: list[Waiter] = []
+        for waiter in (*self.owed, *self.outbox, *self.listeners):
+            if isinstance(waiter, _Errand):
+                found += waiter.joined
+            else:
+                found.append(waiter)
+        return found
+
+    def owe_again(self, waiter: Waiter) -> None:
+        """One more reply is owed to `waiter`, which has just left the head of the line."""
+        self.answered -= 1  # not one more asked: that count is for whoever asks
+        self.owed.appendleft(waiter)
+
+    def ask_change(self, data: bytes, waiter: Waiter) -> None:
+        """Ask for a change of the subscriptions, `data` with HELLO behind it.
+
+        `waiter` gets one reply, or two, the first of which is the server's refusal.
+        """
+        change = _Change(data, self)
+        change.joined.append(waiter)
+        self.ask(change)
+        waiter.place = change.place
+
+    def ask_silently(self, waiter: Waiter, counted: bool = True) -> None:
+        """Ask for commands without replies: the data of `waiter`, CLIENT REPLY OFF .. ON.
+
+        `waiter` gets what ON is answered.
+        """
+        silence = _Silence(waiter.data, self)
+        silence.joined.append(waiter)
+        self.ask(silence, counted)
+        waiter.place = silence.place
+
+    def beat(self, now: float, heartbeat: float, patience: float) -> Beat:
+        """What to do about silence, if it has lasted.
+
+        A connection that owes nothing is asked, with a PING that nobody waits for, once nothing has
+        come for `heartbeat` seconds; where that is not answered within `patience`, it is dead. So
+        is one that owes a reply that nobody waits for any more, after `heartbeat`. While somebody
+        waits for what the server is to answer next, silence is not judged: it may be at work.
+
+        Args:
+            now: Seconds on any clock that never goes back.
+        """
+        received = self._counters.bytes_in
+        if self._mark is None or self._mark[0] != received:
+            self._mark = received, now
+            self._asked_for_life = False
+        silent_s = now - self._mark[1]
+        if self.outbox:
+            return Beat.NOTHING
+        if not self.owed:
+            if silent_s < heartbeat:
+                return Beat.NOTHING
+            self._mark = received, now
+            self._asked_for_life = True
+            return Beat.ASK
+        if not self.owed[0].forsaken():
+            self._mark = None
+            return Beat.NOTHING
+        bearable_s = patience if self._asked_for_life else heartbeat
+        return Beat.NOTHING if silent_s < bearable_s else Beat.DEAD
 
     def join_load(
         self, sha: str, load: bytes, missed_at: int, waiter: Waiter, may_begin: bool = True
@@ -325,10 +525,11 @@ class Protocol:
                 self._counters.wire_errors += 1
         # Those who were told are done: an interrupt in the middle loses nobody, for a second call
         # goes on. The lines stay as they are, since whoever reads may be at them.
-        for waiters, may_have_run in ((list(self.owed), True), (self.outbox, False)):
+        listeners = list(self.listeners)
+        for waiters, ran in ((list(self.owed), True), (self.outbox + listeners, False)):
             for waiter in waiters:
                 if not waiter.done:
-                    error = ConnectionLost(self.broken, may_have_run=may_have_run)
+                    error = ConnectionLost(self.broken, may_have_run=ran)
                     error.__cause__ = self._cause
                     waiter.fail(error)
         self.outbox = []

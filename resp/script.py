@@ -12,15 +12,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from .decode import ErrorReply, Reply
 from .encode import Arg, Head, encode_command
-from .errors import EncodeTypeError, EncodeValueError, ServerError, ShaMismatch, TransportError
+from .errors import (
+    EncodeTypeError,
+    EncodeValueError,
+    RespError,
+    ServerError,
+    ShaMismatch,
+    TransportError,
+    Unanswered,
+)
 from .plan import Command
 from .protocol import is_digest
 
+T = TypeVar("T")
+
 NOSCRIPT: Final = "NOSCRIPT"
+_SEQUENCES: Final = frozenset({list, tuple})
 _NO_SEQUENCES: Final = frozenset({str, bytes, bytearray, memoryview, type(None), int, float, dict})
 
 
@@ -121,6 +132,20 @@ class ScriptCall:
         """Its EVALSHA command, as it is sent."""
         return self.script.frame(self.keys, self.args)
 
+    @staticmethod
+    def rows(calls: Sequence[ScriptCall]) -> tuple[bytes, list[Any], int] | None:
+        """Of calls that differ in keys and arguments alone: how their commands begin, all of their
+        keys and arguments, and how many each has. None where they differ in more."""
+        forms = {
+            (call.script, len(call.keys), len(call.args), type(call.keys), type(call.args))
+            for call in calls
+        }
+        script, keys, args, *kinds = forms.pop()
+        if forms or not keys + args or not _SEQUENCES.issuperset(kinds):
+            return None
+        flat = [arg for call in calls for arg in (*call.keys, *call.args)]
+        return script.head(keys).start(keys + args), flat, keys + args
+
 
 def missed(reply: Reply) -> bool:
     """Whether an EVALSHA met a server that does not hold the script."""
@@ -145,11 +170,21 @@ class Load:
 Loaded: TypeAlias = tuple[Reply, bool] | None
 """The answer to a `Load`: what SCRIPT LOAD answered, and whether it was begun for this request."""
 
-Request: TypeAlias = Load | list[Command]
-Exchange: TypeAlias = Generator[Request, Any, list[Reply]]
+
+class Muted:
+    """A request: say `commands` between CLIENT REPLY OFF and ON, and receive no replies."""
+
+    __slots__ = ("commands",)
+
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands = commands
 
 
-def flush(commands: list[Command]) -> Exchange:
+Request: TypeAlias = Load | Muted | list[Command]
+Exchange: TypeAlias = Generator[Request, Any, T]
+
+
+def flush(commands: list[Command]) -> Exchange[list[Reply]]:
     """Say `commands` together; script calls among them that meet NOSCRIPT are repaired.
 
     Yields lists of commands, and receives their replies and the place of the latest of them; and
@@ -157,27 +192,31 @@ def flush(commands: list[Command]) -> Exchange:
     """
     replies: list[Reply]
     replies, place = yield commands
-    again = [
-        (at, command)
-        for at, command in enumerate(commands)
-        if isinstance(command, ScriptCall) and missed(replies[at])
-    ]
+    again = []
+    if ErrorReply in set(map(type, replies)):
+        again = [
+            (at, command)
+            for at, command in enumerate(commands)
+            if isinstance(command, ScriptCall) and missed(replies[at])
+        ]
     if again:
         calls = [call for _, call in again]
         try:
             repaired = yield from repair(calls, place, others_ran=len(again) < len(commands))
-        except (ServerError, ShaMismatch) as error:
-            error.add_note(
-                f"of {len(commands)} commands said together, the {len(commands) - len(again)} that "
-                "were not waiting for a script to be loaded had been answered"
-            )
+        except RespError as error:
+            came: list[Any] = list(replies)
+            for (at, _), outcome in zip(again, error.replies or (), strict=True):
+                came[at] = outcome
+            error.replies = came
             raise
         for (at, _), reply in zip(again, repaired, strict=True):
             replies[at] = reply
     return replies
 
 
-def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) -> Exchange:
+def repair(
+    calls: list[ScriptCall], missed_at: int, others_ran: bool = False
+) -> Exchange[list[Reply]]:
     """Load the scripts of `calls`, all of which met NOSCRIPT, and run them again, in order.
 
     Yields a `Load` for each script, and receives a `Loaded`; then yields the calls, and receives
@@ -195,7 +234,7 @@ def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) ->
         ShaMismatch: SCRIPT LOAD answered anything but the script's digest; it was not run.
         TransportError: The connection failed; of these calls, none has run while one is loaded.
     """
-    replies: list[Reply] = [None] * len(calls)
+    replies: list[Any] = [Unanswered.NOT_SENT] * len(calls)
     pending = list(range(len(calls)))
     begun: set[Script] = set()
     running = False
@@ -224,8 +263,15 @@ def repair(calls: list[ScriptCall], missed_at: int, others_ran: bool = False) ->
                 replies[at] = reply
             pending = [at for at in again if _was_emptied(replies[at])]
             others_ran = others_ran or len(pending) < len(again)
-    except TransportError as error:
-        error.may_have_run = others_ran or (running and error.may_have_run)
+    except RespError as error:
+        for at in pending:  # not run so far, whatever was answered
+            replies[at] = Unanswered.NOT_SENT
+        if running:
+            for at, outcome in zip(again, error.replies or (), strict=False):
+                replies[at] = outcome
+        error.replies = replies
+        if isinstance(error, TransportError):
+            error.may_have_run = others_ran or (running and error.may_have_run)
         raise
     return replies
 

@@ -37,35 +37,77 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import chain
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from .address import Address, Options, boot, change_options, check_timeout, parse_url, refuse_tls
+from .address import (
+    Address,
+    Backoff,
+    Options,
+    again,
+    boot,
+    change_options,
+    check_timeout,
+    check_tls,
+    is_loading,
+    is_network,
+    parse_url,
+)
 from .decode import ErrorReply, Reply
-from .encode import Arg
+from .encode import Arg, encode_command
 from .errors import (
     Closed,
     ConnectFailed,
+    ConnectionLost,
     EncodeTypeError,
     ProtocolError,
     Reentered,
     ReplyTimeout,
     ServerError,
+    TransactionAborted,
     TransportError,
+    Unanswered,
 )
-from .plan import WINDOW, Command, Plan, Step, boot_frame, command_name, encode_slices, frame
+from .events import Event, exchanged, guarded
+from .net import tune
+from .plan import Command, Pace, Plan, Step, boot_frame, command_name, frame, prepare, slices
 from .plan import run as run_plan
-from .protocol import Counters, Protocol, Waiter, any_may_have_run, late
-from .script import Load, Loaded, Request, Script, ScriptCall, flush, missed, repair
+from .protocol import CLOSED, CUT, SILENT, Beat, Counters, Protocol, Waiter, late, outcomes
+from .pubsub import (
+    Feed,
+    Inbox,
+    Message,
+    Overflow,
+    Reading,
+    Registry,
+    Verb,
+    entering,
+    lost_resp3,
+    needs_resp3,
+)
+from .script import Load, Loaded, Muted, Request, Script, ScriptCall, flush, missed, repair
+from .transaction import (
+    Decide,
+    atomically,
+    check_commands,
+    check_keys,
+    muted,
+    silenced,
+    watched,
+)
 
 if TYPE_CHECKING:
+    import ssl
     from typing import Self
 
-    from .tap import Tap
+    from .tls import Tls
 
 T = TypeVar("T")
 
+_PING: Final = encode_command("PING")
 _CHUNK: Final = (65_536,)  # bytes a read; a tuple, to be mapped over
 _IDLE_S: Final = 0.01  # after so long without a call, a look at the socket costs nobody anything
 _LATE_S: Final = 0.01  # how much too late the socket's own timeout may end a wait
@@ -95,13 +137,26 @@ def _wake(bed: threading.Lock) -> None:
 class _Link:
     """One connected socket, its protocol, and who writes and reads at the moment."""
 
-    def __init__(self, sock: socket.socket, protocol: Protocol, tap: Tap | None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        protocol: Protocol,
+        counters: Counters,
+        options: Options,
+        tls: Tls | None,
+    ) -> None:
         self.protocol = protocol
+        self.feed: Feed
+        self.on_end: Callable[[BaseException], None] | None = None
         self._sock = sock
         self._recv = sock.recv
         self._send = sock.send
-        self._tap = tap
+        self._counters = counters
+        self._tls = tls
+        self._tap = tap = options.tap
         self._number = tap.connection() if tap is not None else 0
+        self._heartbeat = options.heartbeat
+        self._patience = min(options.timeout, options.heartbeat)
         # Owned, not only held: a signal handler or a finalizer may come between any two steps, and
         # what it calls must not wait for the very thread that it runs on.
         self._mutex = threading.RLock()
@@ -124,10 +179,11 @@ class _Link:
         try:
             self._post(waiter, me, deadline)
             self._wait(waiter, me, deadline)
-        except BaseException as error:
+        except BaseException as error:  # as in `_guarded`, without the cost of a call
+            waiter.left = True
             try:
                 self._leave(me, error)
-            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
+            except BaseException:
                 self._leave(me, error)
                 raise
             raise
@@ -135,50 +191,158 @@ class _Link:
             raise waiter.error
         return waiter
 
-    def stream(self, slices: Iterable[tuple[bytes, int]], deadline: float) -> list[_Caller]:
-        """Send slices of commands, a window at a time, and wait for all of their replies."""
-        me = object()
-        sent: list[_Caller] = []
-        if self._owned():
-            raise Reentered(may_have_run=False)
+    def stream(
+        self,
+        parts: Iterable[tuple[bytes, int]],
+        pace: Pace,
+        deadline: float,
+        sent: list[_Caller],
+        silent: bool = False,
+    ) -> None:
+        """Send slices of commands, a window at a time, and wait for all of their replies.
+
+        Args:
+            parts: Bytes, and how many commands they are; made one by one.
+            pace: Is told what the replies weigh.
+            deadline: For all of them.
+            sent: Gets a waiter for each slice, whatever becomes of it.
+            silent: Whether each slice owes one reply, that to CLIENT REPLY ON.
+        """
+        self._guarded(self._stream, parts, pace, deadline, sent, silent)
+
+    def _stream(
+        self,
+        me: object,
+        parts: Iterable[tuple[bytes, int]],
+        pace: Pace,
+        deadline: float,
+        sent: list[_Caller],
+        silent: bool,
+    ) -> None:
+        counters = self._counters
+        replies, received = counters.replies, counters.bytes_in
         try:
-            for data, count in slices:
+            for data, count in parts:
                 waiter = _Caller(data, count)
-                self._post(waiter, me, deadline, not sent)
                 sent.append(waiter)
-                if len(sent) >= WINDOW:
-                    self._wait(sent[-WINDOW], me, deadline)
+                self._post(waiter, me, deadline, len(sent) == 1, silent)
+                if len(sent) >= pace.window:
+                    first = sent[-pace.window]
+                    self._wait(first, me, deadline)
+                    if first.error is not None:
+                        raise first.error
+                    pace.learn(counters.replies - replies, counters.bytes_in - received)
             for waiter in sent:
                 self._wait(waiter, me, deadline)
                 if waiter.error is not None:
                     raise waiter.error
-        except BaseException as error:
-            try:
-                self._leave(me, error)
-            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
-                self._leave(me, error)
-                raise
-            if isinstance(error, TransportError) and sent:
-                error.may_have_run = any_may_have_run(sent)
+        except BaseException:
+            for waiter in sent:
+                waiter.left = True
             raise
-        return sent
 
     def look(self) -> None:
         """See whether something came while nobody waited: the connection's end, or pushes."""
+        self._guarded(self._look)
+
+    def _look(self, me: object) -> None:
+        with self._mutex:
+            protocol = self.protocol
+            busy = self._reader is not None or protocol.owed or protocol.outbox
+            if busy or protocol.broken is not None:
+                return
+            self._reader = me
+        if self._ready(select.POLLIN, 0):
+            self._read_chunk()
+        with self._mutex:
+            self._hand_on()
+
+    def load(self, request: Load, deadline: float) -> Loaded:
+        """What SCRIPT LOAD answers; one load is shared by all that miss together."""
+        return self._guarded(self._load, request, deadline)
+
+    def _load(self, me: object, request: Load, deadline: float) -> Loaded:
+        waiter = _Caller(b"", 0)
+        sha, body = request.script.sha, request.script.load()
+        with self._mutex:
+            begun = self.protocol.join_load(sha, body, request.missed_at, waiter, request.may_begin)
+            if begun is None:
+                return None
+        if begun:
+            self._flush(me, deadline)
+        self._wait(waiter, me, deadline)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.replies[0], begun
+
+    def change(self, record: Callable[[], bytes | None], deadline: float) -> ErrorReply | None:
+        """Change what is subscribed to; the server's refusal, or None.
+
+        Args:
+            record: Records what is wanted, and answers the commands that say so, if any.
+            deadline: For the server's answer.
+        """
+        return self._guarded(self._change, record, deadline)
+
+    def _change(
+        self, me: object, record: Callable[[], bytes | None], deadline: float
+    ) -> ErrorReply | None:
+        waiter = _Caller(b"", 0)
+        with self._mutex:  # what is recorded is written in that order
+            data = record()
+            if data is None:
+                return None
+            self.protocol.ask_change(data, waiter)
+        self._flush(me, deadline)
+        self._wait(waiter, me, deadline)
+        if waiter.error is not None:
+            raise waiter.error
+        refusal = waiter.replies[0]
+        return refusal if isinstance(refusal, ErrorReply) else None
+
+    def listen(self, inbox: Inbox, deadline: float) -> None:
+        """Wait until `inbox` has something, or the connection ends, or it is time."""
+        with contextlib.suppress(ReplyTimeout):
+            self._guarded(self._listen, inbox, deadline)
+
+    def _listen(self, me: object, inbox: Inbox, deadline: float) -> None:
+        waiter = _Caller(b"", 0)
+        listeners = self.protocol.listeners
+        try:
+            listeners[waiter] = None
+            inbox.parked[waiter] = None
+            # After it was entered: what came before is seen here, what comes now wakes it.
+            if not inbox and inbox.ended is None and self.protocol.broken is None:
+                self._wait(waiter, me, deadline)
+        finally:
+            listeners.pop(waiter, None)
+            inbox.parked.pop(waiter, None)
+
+    def beat(self) -> None:
+        """Ask a silent server whether it is there; end the connection if it is not."""
+        self._guarded(self._beat)
+
+    def _beat(self, me: object) -> None:
+        with self._mutex:
+            now = monotonic()
+            todo = self.protocol.beat(now, self._heartbeat, self._patience)
+            if todo is Beat.DEAD:
+                self._end(SILENT)
+        if todo is Beat.ASK:
+            ping = _Caller(_PING, 1)
+            ping.left = True
+            self._post(ping, me, now + self._patience)
+            with self._mutex:
+                if self._reader is me:
+                    self._hand_on()
+
+    def _guarded(self, work: Callable[..., T], *args: Any) -> T:
+        """Do `work` under a name of its own; if it fails, leave nothing behind."""
         me = object()
         if self._owned():
             raise Reentered(may_have_run=False)
         try:
-            with self._mutex:
-                protocol = self.protocol
-                busy = self._reader is not None or protocol.owed or protocol.outbox
-                if busy or protocol.broken is not None:
-                    return
-                self._reader = me
-            if self._ready(select.POLLIN, 0):
-                self._read_chunk()
-            with self._mutex:
-                self._hand_on()
+            return work(me, *args)
         except BaseException as error:
             try:
                 self._leave(me, error)
@@ -186,33 +350,6 @@ class _Link:
                 self._leave(me, error)
                 raise
             raise
-
-    def load(self, request: Load, deadline: float) -> Loaded:
-        """What SCRIPT LOAD answers; one load is shared by all that miss together."""
-        me = waiter = _Caller(b"", 0)
-        sha, body = request.script.sha, request.script.load()
-        if self._owned():
-            raise Reentered(may_have_run=False)
-        try:
-            with self._mutex:
-                begun = self.protocol.join_load(
-                    sha, body, request.missed_at, waiter, request.may_begin
-                )
-                if begun is None:
-                    return None
-            if begun:
-                self._flush(me, deadline)
-            self._wait(waiter, me, deadline)
-        except BaseException as error:
-            try:
-                self._leave(me, error)
-            except BaseException:  # an interrupt of the leaving itself: once more, then it is told
-                self._leave(me, error)
-                raise
-            raise
-        if waiter.error is not None:
-            raise waiter.error
-        return waiter.replies[0], begun
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
         """Nothing more is sent or received; everybody is told."""
@@ -226,9 +363,19 @@ class _Link:
 
     # Writing.
 
-    def _post(self, waiter: _Caller, me: object, deadline: float, counted: bool = True) -> None:
+    def _post(
+        self,
+        waiter: _Caller,
+        me: object,
+        deadline: float,
+        counted: bool = True,
+        silent: bool = False,
+    ) -> None:
         with self._mutex:
-            self.protocol.ask(waiter, counted)
+            if silent:
+                self.protocol.ask_silently(waiter, counted)
+            else:
+                self.protocol.ask(waiter, counted)
             if self._writer is not None:
                 return
             self._writer = me
@@ -265,11 +412,13 @@ class _Link:
         if self._tap is not None:
             self._tap.write(self._number, data)
         try:
+            if self._tls is not None:
+                data = self._tls.encrypt(data)
             sent = self._send(data, _SEND_FLAGS)
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            self.end(f"the connection was lost while writing: {error}", error)
+            self._lost(error, me)
             return
         if sent < len(data):
             self._write_slowly(memoryview(data)[sent:], me, deadline)
@@ -295,7 +444,20 @@ class _Link:
                 except BlockingIOError:
                     pass
                 except OSError as error:
-                    self.end(f"the connection was lost while writing: {error}", error)
+                    self._lost(error, me)
+                    return
+
+    def _lost(self, error: OSError, me: object) -> None:
+        """A write failed. A server that closes may have said why: that is read before the end."""
+        if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            with self._mutex:
+                if self._reader is None:
+                    self._reader = me
+                if self._reader is not me:
+                    return  # whoever reads comes to the end, and tells all
+            while self.protocol.broken is None and self._ready(select.POLLIN, 0):
+                self._read_chunk()
+        self.end(f"the connection was lost while writing: {error}", error)
 
     def _ready(self, wanted: int, seconds: float) -> int:
         """Which of the `select.POLL...` events that are wanted have come, or come in time."""
@@ -362,16 +524,34 @@ class _Link:
                 return
         self._handing_out = True
         data = self._chunks.pop()
-        if not data:
-            self.end("the server closed the connection")
+        if self._tls is not None:
+            self._decrypt(self._tls, data)
+        elif data:
+            self._receive(data)
         else:
-            if self._tap is not None:
-                self._tap.read(self._number, data)
-            try:
-                self.protocol.receive(data)
-            except ProtocolError as error:
-                self.end(f"the server broke the protocol: {error}", error)
+            self.end(CLOSED)
         self._handing_out = False
+
+    def _receive(self, data: bytes) -> None:
+        if self._tap is not None:
+            self._tap.read(self._number, data)
+        try:
+            self.protocol.receive(data)
+        except ProtocolError as error:
+            self.end(f"the server broke the protocol: {error}", error)
+
+    def _decrypt(self, tls: Tls, data: bytes) -> None:
+        try:
+            plain = tls.decrypt(data)
+        except OSError as error:  # what ssl raises is one
+            self.end(f"TLS failed: {error}", error)
+            return
+        if plain:
+            self._receive(plain)
+        if tls.ended:
+            self.end(CLOSED)
+        elif not data:
+            self.end(CUT)
 
     def _set_tick(self, seconds: float) -> None:
         self._tick = seconds
@@ -396,6 +576,10 @@ class _Link:
                 self._end("a write to the server was interrupted", error)
             if self._reader is me and self._handing_out:
                 self._end("the reading of a reply was interrupted", error)
+            if isinstance(error, ReplyTimeout) and self.protocol.owed:
+                beat = self.protocol.beat(monotonic(), self._heartbeat, self._patience)
+                if beat is Beat.DEAD:
+                    self._end(SILENT)
             if self.protocol.broken is not None:
                 self._end(self.protocol.broken)  # goes on where an interrupt left it
             # Nobody, or somebody who may not have been woken, if handing on was interrupted.
@@ -437,6 +621,9 @@ class _Link:
 
     def _end(self, reason: str, cause: BaseException | None = None) -> None:
         """End the connection, or go on with that where an interrupt left it."""
+        if self.protocol.broken is None and self._tls is not None and self._writer is None:
+            with contextlib.suppress(OSError):
+                self._send(self._tls.close(), _SEND_FLAGS)
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # ends a read that another thread is in
         self.protocol.end(reason, cause)
@@ -444,6 +631,9 @@ class _Link:
             if sleeper.done:
                 _wake(sleeper.sleep)  # again, if an interrupt came before
         self._close_when_idle()
+        told, self.on_end = self.on_end, None
+        if told is not None:
+            told(cause or ConnectionLost(reason))
 
     def _close_when_idle(self) -> None:
         """Close, unless a thread may be in a system call on the descriptor."""
@@ -451,9 +641,47 @@ class _Link:
             self._sock.close()
 
 
-_CALLS: Final = frozenset(
-    call.__code__ for call in (_Link.exchange, _Link.stream, _Link.look, _Link.load)
-)
+_CALLS: Final = frozenset(call.__code__ for call in (_Link.exchange, _Link._guarded))
+
+
+class _ObservedLink(_Link):
+    """A link that tells of each exchange, once it may."""
+
+    emit: Callable[[Event], None] | None = None
+    address = ""
+
+    def exchange(self, data: bytes, deadline: float) -> _Caller:
+        began = monotonic()
+        try:
+            waiter = super().exchange(data, deadline)
+        except TransportError as error:
+            self._tell(data, 1, began, error)
+            raise
+        self._tell(data, 1, began, None)
+        return waiter
+
+    def stream(
+        self,
+        parts: Iterable[tuple[bytes, int]],
+        pace: Pace,
+        deadline: float,
+        sent: list[_Caller],
+        silent: bool = False,
+    ) -> None:
+        began = monotonic()
+        failed: TransportError | None = None
+        try:
+            super().stream(parts, pace, deadline, sent, silent)
+        except TransportError as error:
+            failed = error
+            raise
+        finally:
+            if sent:
+                self._tell(sent[0].data, sum(each.count for each in sent), began, failed)
+
+    def _tell(self, data: bytes, count: int, began: float, error: TransportError | None) -> None:
+        if self.emit is not None:
+            self.emit(exchanged(self.address, data, count, monotonic() - began, error))
 
 
 def _me(frame: FrameType | None) -> Iterator[object]:
@@ -497,12 +725,23 @@ class Connector:
     """
 
     def __init__(self, address: Address, options: Options) -> None:
+        check_tls(address, options)
         self._address = address
         self._options = options
         self._counters = Counters()
         self._link: _Link | None = None
+        self._emit = None if options.on_event is None else guarded(options.on_event)
+        self._registry = Registry(
+            threading.RLock(), None if options.on_push is None else guarded(options.on_push)
+        )
         self._dialling = threading.Lock()
+        self._backoff = Backoff(*options.backoff)
+        self._tries = 0
+        self._watcher: Connector | None = None
+        self._watching = threading.Lock()
         self._closed = False
+        self._closing = threading.Lock()  # locked until `close`, for those who wait meanwhile
+        self._closing.acquire()
         self._dials = 0
         self._protocol = 0
         _connectors.add(self)
@@ -519,6 +758,10 @@ class Connector:
         link, deadline = self._begin(timeout)
         reply = link.exchange(data, deadline).replies[0]
         if type(reply) is ErrorReply:
+            if is_loading(reply):
+                reply = self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
+                if type(reply) is not ErrorReply:
+                    return reply
             raise ServerError(reply.code, reply.message, command_name(args))
         return reply
 
@@ -545,9 +788,8 @@ class Connector:
         waiter = link.exchange(data, deadline)
         self._counters.evalsha_calls += 1
         reply = waiter.replies[0]
-        if missed(reply):
-            plan = repair([script(keys, args)], waiter.place)
-            [reply] = run_plan(plan, self._exchange(link, deadline))
+        if type(reply) is ErrorReply:
+            reply = self._mended(script(keys, args), waiter, link, deadline)
         if type(reply) is ErrorReply:
             raise ServerError(reply.code, reply.message, ScriptCall.command)
         return reply
@@ -555,13 +797,129 @@ class Connector:
     def pipeline(self, commands: Iterable[Command], timeout: float | None = None) -> list[Reply]:
         """Say many commands at once; their replies in order, error replies as `ErrorReply` values.
 
-        All commands are encoded before the first is sent. They are not a transaction: commands of
-        other callers may come between. A large pipeline is sent a window at a time, its replies
-        read meanwhile.
+        All commands are looked at before the first is sent. They are not a transaction: commands
+        of other callers may come between. A pipeline of any length is sent a window at a time, and
+        its replies are read meanwhile.
+
+        Raises:
+            TransportError: It failed on its way: `replies` holds what came, and what is known of
+                the rest.
         """
         deadline = self._deadline(timeout)
         self._counters.pipelines += 1
         return self._say_all(list(commands), deadline)
+
+    def transaction(
+        self,
+        commands: Iterable[Command] | Decide,
+        *,
+        watch: Sequence[Arg] = (),
+        timeout: float | None = None,
+    ) -> list[Reply]:
+        """Run commands in MULTI .. EXEC; what EXEC answers, error replies as values.
+
+            def raise_by_one() -> Plan[list[Command]]:
+                before = yield ("GET", "n")
+                return [("SET", "n", int(before or 0) + 1)]
+
+            connector.transaction(raise_by_one, watch=["n"])
+
+        Args:
+            commands: What to run; with `watch`, also a function that makes a plan, which looks at
+                what it needs and returns what to run.
+            watch: Keys; if any of them changes before EXEC, nothing runs. A connection of its own
+                is kept for such transactions, which take turns on it.
+            timeout: For all of it.
+
+        Raises:
+            TransactionAborted: Nothing ran: a watched key changed, or a command was refused.
+            ServerError: MULTI was refused, and the commands ran one by one, or EXEC was.
+        """
+        deadline = self._deadline(timeout)
+        most = self._options.max_pending
+        if not check_keys(watch):
+            plan = atomically(check_commands(commands), most)
+            return run_plan(plan, self._exchange(self._live(deadline), deadline))
+        mine: list[bool] = []
+        try:
+            _acquire(self._watching, deadline, mine)
+            if not mine[0]:
+                raise ReplyTimeout(
+                    "other transactions that watch took too long", may_have_run=False
+                )
+            if self._watcher is None:
+                self._watcher = Connector(self._address, self._options)
+                self._watcher._counters = self._counters
+            if self._closed:
+                raise Closed
+            link = self._watcher._live(deadline)
+            try:
+                plan = watched(watch, commands, most)
+                return run_plan(plan, self._exchange(link, deadline))
+            except TransactionAborted:
+                raise
+            except BaseException as error:
+                link.end("a transaction was left half way", error)
+                raise
+        finally:
+            if mine and mine[0]:
+                self._watching.release()
+
+    def send(self, commands: Iterable[Command], timeout: float | None = None) -> None:
+        """Say commands whose replies nobody wants: the server sends none, errors neither.
+
+        When this returns, the server has run all of them, or refused some. Their scripts are loaded
+        before; a script that another client flushes meanwhile does not run.
+
+        Raises:
+            ServerError: CLIENT REPLY was refused; the commands ran all the same.
+        """
+        deadline = self._deadline(timeout)
+        said = check_commands(commands)
+        prepare(said, self._options.max_pending)
+        if said:
+            run_plan(muted(said), self._exchange(self._live(deadline), deadline))
+
+    def subscribe(
+        self,
+        *channels: Arg,
+        capacity: int = 10_000,
+        overflow: Overflow = "drop-oldest",
+        timeout: float | None = None,
+    ) -> Subscription:
+        """Receive what is published to `channels` from now on.
+
+        Args:
+            *channels: Names, str or bytes.
+            capacity: Messages kept for a reader that falls behind.
+            overflow: What then happens to one more: "drop-oldest", or "close" the subscription.
+            timeout: For the server's confirmation.
+
+        Raises:
+            RequiresResp3: The connection speaks RESP2. Nothing was sent.
+            ServerError: The server refused a channel; there is no subscription to any of them.
+        """
+        return self._subscribe("SUBSCRIBE", channels, capacity, overflow, timeout)
+
+    def psubscribe(
+        self,
+        *patterns: Arg,
+        capacity: int = 10_000,
+        overflow: Overflow = "drop-oldest",
+        timeout: float | None = None,
+    ) -> Subscription:
+        """As `subscribe`, to all channels whose names match `patterns` (`news.*`)."""
+        return self._subscribe("PSUBSCRIBE", patterns, capacity, overflow, timeout)
+
+    def ssubscribe(
+        self,
+        *channels: Arg,
+        capacity: int = 10_000,
+        overflow: Overflow = "drop-oldest",
+        timeout: float | None = None,
+    ) -> Subscription:
+        """As `subscribe`, to what is published with SPUBLISH, on this server's shard."""
+        return self._subscribe("SSUBSCRIBE", channels, capacity, overflow, timeout)
 
     def run(self, plan: Plan[T], timeout: float | None = None) -> T:
         """Drive a plan; what it returns."""
@@ -587,6 +945,11 @@ class Connector:
     def close(self) -> None:
         """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
         self._closed = True
+        _wake(self._closing)
+        for inbox in self._registry.wanted:
+            inbox.end(Closed())
+        if self._watcher is not None:
+            self._watcher.close()
         link = self._link
         if link is not None:
             link.end("the connector was closed")
@@ -607,6 +970,9 @@ class Connector:
 
     # Steps of a plan.
 
+    def _ask(self, data: bytes, deadline: float) -> Reply:
+        return self._live(deadline).exchange(data, deadline).replies[0]
+
     def _say(self, step: Step, deadline: float) -> Any:
         if type(step) is list:
             return self._say_all(step, deadline)
@@ -617,34 +983,160 @@ class Connector:
         reply = waiter.replies[0]
         if isinstance(command, ScriptCall):
             self._counters.evalsha_calls += 1
-            if missed(reply):
-                plan = repair([command], waiter.place)
-                [reply] = run_plan(plan, self._exchange(link, deadline))
+            if type(reply) is ErrorReply:
+                return self._mended(command, waiter, link, deadline)
+        elif is_loading(reply):
+            return self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
+        return reply
+
+    def _mended(self, call: ScriptCall, waiter: _Caller, link: _Link, deadline: float) -> Reply:
+        """The answer of a script call whose first answer was an error."""
+        reply = waiter.replies[0]
+        if is_loading(reply):
+            say = partial(self._flush, [call], deadline)
+            [reply] = self._when_loaded(say, [reply], deadline)
+        elif missed(reply):
+            [reply] = run_plan(repair([call], waiter.place), self._exchange(link, deadline))
         return reply
 
     def _say_all(self, commands: list[Command], deadline: float) -> list[Reply]:
         if not commands:
             return []
+        replies = self._flush(commands, deadline)
+        if is_loading(replies[0]):
+            say = partial(self._flush, commands, deadline)
+            return self._when_loaded(say, replies, deadline)
+        return replies
+
+    def _flush(self, commands: list[Command], deadline: float) -> list[Reply]:
         return run_plan(flush(commands), self._exchange(self._live(deadline), deadline))
 
+    def _when_loaded(self, say: Callable[[], T], answer: T, deadline: float) -> T:
+        """`answer`, or that to saying it again, as long as the server ran nothing of it because
+        it was loading its dataset."""
+        wait, longest = self._options.backoff
+        while is_loading(answer) and monotonic() + wait < deadline:
+            self._pause(wait)
+            wait = min(2 * wait, longest)
+            answer = say()
+        return answer
+
     def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Any]:
-        """What answers the requests of `flush` and `repair`, on one connection."""
+        """What answers the requests of plans over requests, on one connection."""
+        most = self._options.max_pending
 
         def answer(request: Request) -> Any:
             if isinstance(request, Load):
                 return link.load(request, deadline)
-            slices = encode_slices(request, self._options.max_pending)
-            self._counters.evalsha_calls += [type(one) for one in request].count(ScriptCall)
-            waiters = link.stream(slices, deadline)
-            return [reply for waiter in waiters for reply in waiter.replies], waiters[-1].place
+            sent: list[_Caller] = []
+            pace = Pace(most)
+            if isinstance(request, Muted):
+                said = request.commands
+                parts = silenced(slices(prepare(said, most), pace))
+                link.stream(parts, pace, deadline, sent, silent=True)
+                self._counters.commands += len(said)
+                self._counters.evalsha_calls += list(map(type, said)).count(ScriptCall)
+                for waiter in sent:
+                    if waiter.replies != ["OK"]:
+                        return waiter.replies[0]
+                return "OK"
+            ready = prepare(request, most)
+            self._counters.evalsha_calls += list(map(type, request)).count(ScriptCall)
+            try:
+                link.stream(slices(ready, pace), pace, deadline, sent)
+            except TransportError as error:
+                error.replies = outcomes(sent, len(request))
+                error.may_have_run = any(
+                    reply is not Unanswered.NOT_SENT for reply in error.replies
+                )
+                raise
+            replies = list(chain.from_iterable(waiter.replies for waiter in sent))
+            return replies, sent[-1].place
 
         return answer
+
+    # Subscriptions.
+
+    def _subscribe(
+        self,
+        verb: Verb,
+        channels: Sequence[Arg],
+        capacity: int,
+        overflow: Overflow,
+        timeout: float | None,
+    ) -> Subscription:
+        inbox = Inbox(verb, channels, capacity, overflow)
+        deadline = self._deadline(timeout)
+        link = self._live(deadline)
+        if self._protocol != 3:
+            raise needs_resp3(inbox)
+        try:
+            refusal = link.change(partial(self._registry.enter, inbox), deadline)
+            if refusal is not None:
+                raise ServerError(refusal.code, refusal.message, verb)
+        except BaseException:
+            self._unsubscribe(inbox, monotonic() + _LEAVING_S)
+            raise
+        return Subscription(self, inbox)
+
+    def _unsubscribe(self, inbox: Inbox, deadline: float) -> None:
+        """See that `inbox` gets no more; tell the server, if there is one, what nobody wants."""
+        link = self._link
+        if link is None or link.protocol.broken is not None:
+            self._registry.leave(inbox, None)
+        else:
+            with contextlib.suppress(TransportError):
+                link.change(partial(self._registry.leave, inbox, link.feed), deadline)
+
+    def _again(self, link: _Link, deadline: float) -> None:
+        """Subscribe anew, on a new connection, to all that is wanted."""
+        for inbox in self._registry.wanted:
+            if self._protocol == 3:
+                self._registry.again(inbox, link.change(partial(entering, inbox), deadline))
+            else:
+                self._registry.end(inbox, lost_resp3(inbox))
+
+    def _next(self, inbox: Inbox, timeout: float | None) -> Message | None:
+        """The next message, or None if none comes in time."""
+        if timeout is None:
+            timeout = self._options.timeout
+        elif timeout != 0:
+            check_timeout(timeout)
+        deadline = monotonic() + timeout
+        tick = min(self._options.heartbeat, self._options.timeout)
+        looked = False
+        while True:
+            message = inbox.take()
+            if message is not None:
+                return message
+            now = monotonic()
+            link = self._link
+            if link is None or link.protocol.broken is not None:
+                try:
+                    self._live(max(deadline, now + _LATE_S))
+                except ConnectFailed as error:
+                    now = monotonic()
+                    if now >= deadline or not is_network(error):
+                        raise
+                    wait = max(self._backoff.not_before - now, _LATE_S)
+                    self._pause(min(wait, deadline - now))
+            elif now < deadline:
+                link.listen(inbox, min(deadline, now + tick))
+                link.used = monotonic()
+                if not inbox:
+                    link.beat()
+            elif looked:
+                return None
+            else:
+                link.look()
+                looked = True
 
     # Connections.
 
     def _forget(self) -> None:
         """In a forked child: leave the parent's connection alone; the next call dials its own."""
         self._dialling = threading.Lock()
+        self._watching = threading.Lock()
         link, self._link = self._link, None
         if link is not None:
             link.forget()
@@ -676,62 +1168,183 @@ class Connector:
         if link is not None and link.protocol.broken is None:
             now = monotonic()
             if now - link.used > _IDLE_S:
-                link.look()
+                self._probe(link, now, deadline)
             link.used = now
             if link.protocol.broken is None:
                 return link
-        left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
+        if self._closed:
+            raise Closed
+        tries = self._tries
+        self._backoff.check(monotonic(), deadline)
         mine: list[bool] = []
         try:
-            # One step for the interpreter: no signal can come between the lock and its owner.
-            mine.extend(map(self._dialling.acquire, (True,), (max(left, 0),)))
+            _acquire(self._dialling, deadline, mine)
             if not mine[0]:
                 raise ConnectFailed(f"no connection to {self._address} in time")
-            if self._closed:
-                raise Closed
             link = self._link
-            if link is None or link.protocol.broken is not None:
-                link = self._dial(min(deadline, monotonic() + self._options.connect_timeout))
-                self._link = link
-                if self._closed:  # while dialling
-                    link.end("the connector was closed")
-                    raise Closed
+            if link is not None and link.protocol.broken is None:
+                return link
+            if self._tries != tries and self._backoff.error is not None:
+                raise again(self._backoff.error)  # somebody tried meanwhile, for everybody
+            self._pause(self._backoff.check(monotonic(), deadline))
+            try:
+                self._link = link = self._dial(
+                    min(deadline, monotonic() + self._options.connect_timeout)
+                )
+            except Exception as error:
+                self._tries += 1
+                self._backoff.failed(monotonic(), error)
+                raise
+            self._backoff.worked()
+            if self._closed:  # while dialling
+                link.end("the connector was closed")
+                raise Closed
             return link
         finally:
             if mine and mine[0]:
                 self._dialling.release()
 
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless the connector is closed meanwhile."""
+        if seconds > 0 and self._closing.acquire(timeout=seconds):
+            _wake(self._closing)  # for the others
+        if self._closed:
+            raise Closed
+
+    def _probe(self, link: _Link, now: float, deadline: float) -> None:
+        """See whether a connection still stands that was not used for a while."""
+        link.look()
+        if now - link.used > self._options.heartbeat and link.protocol.broken is None:
+            patience = min(self._options.timeout, self._options.heartbeat, (deadline - now) / 2)
+            try:
+                link.exchange(_PING, now + patience)
+            except ReplyTimeout:
+                link.end(SILENT)
+            except TransportError:
+                pass  # it ended, or is busy enough to be alive
+
     def _dial(self, deadline: float) -> _Link:
         options = self._options
-        sock = _open(self._address, deadline)
-        protocol = Protocol(self._counters, max_pending=options.max_pending)
-        link = _Link(sock, protocol, options.tap)
+        began = monotonic()
+        sock = _open(self._address, options.heartbeat, deadline)
+        try:
+            tls = _secured(sock, self._address, options.tls, deadline)
+        except BaseException:
+            sock.close()
+            raise
+        feed = self._registry.feed()
+        protocol = Protocol(self._counters, max_pending=options.max_pending, on_push=feed)
+        kind = _Link if self._emit is None else _ObservedLink
+        link = kind(sock, protocol, self._counters, options, tls)
+        link.feed = feed
 
-        def answer(step: Step) -> Any:
+        def say(step: Step) -> Any:
             if type(step) is list:
-                return [
-                    waiter.replies[0]
-                    for waiter in link.stream([(boot_frame(one), 1) for one in step], deadline)
-                ]
+                sent: list[_Caller] = []
+                parts = [(boot_frame(one), 1) for one in step]
+                link.stream(parts, Pace(options.max_pending), deadline, sent)
+                return [waiter.replies[0] for waiter in sent]
             return link.exchange(boot_frame(cast(Command, step)), deadline).replies[0]
 
+        def answer(step: Step) -> Any:
+            return self._when_loaded(lambda: say(step), say(step), deadline)
+
         try:
-            version = run_plan(boot(self._address, options), answer)
+            self._protocol = run_plan(boot(self._address, options), answer)
             if options.on_connect is not None:
                 run_plan(options.on_connect(), answer)
+            self._again(link, deadline)
         except BaseException as error:
             link.end("the connection could not be set up", error)
             if isinstance(error, TransportError) and not isinstance(error, ConnectFailed):
                 raise ConnectFailed(f"{self._address}: {error}") from error
             raise
-        if self._dials:
-            self._counters.reconnects += 1
-        self._dials += 1
-        self._protocol = version
+        self._announce(link, monotonic() - began)
         return link
 
+    def _announce(self, link: _Link, took_s: float) -> None:
+        first = not self._dials
+        self._dials += 1
+        if not first:
+            self._counters.reconnects += 1
+        emit, address = self._emit, str(self._address)
+        if emit is None:
+            return
+        made = monotonic()
+        link.on_end = lambda error: emit(
+            Event("disconnected", address, monotonic() - made, error=error)
+        )
+        if isinstance(link, _ObservedLink):
+            link.emit, link.address = emit, address
+        emit(Event("connected" if first else "reconnected", address, took_s))
 
-def _open(address: Address, deadline: float) -> socket.socket:
+
+class Subscription(Reading):
+    """Messages of some channels. Made by `Connector.subscribe`, `psubscribe` and `ssubscribe`.
+
+        with connector.subscribe("news") as subscription:
+            for message in subscription:
+                print(message.channel, message.payload)
+
+    While it is read, its reader makes a lost connection anew and subscribes again; `gaps` counts
+    how often messages may have been missed. Nobody reads the socket while nobody calls: what
+    arrives meanwhile waits in the system's buffers, and then in the server's.
+    """
+
+    def __init__(self, connector: Connector, inbox: Inbox) -> None:
+        super().__init__(inbox)
+        self._connector = connector
+
+    def get(self, timeout: float | None = math.inf) -> Message | None:
+        """The next message, or None if none comes in time.
+
+        Args:
+            timeout: Seconds; 0 looks at what has come, None is the connector's default.
+
+        Raises:
+            Closed: The subscription or its connector was closed, or a reader was too slow.
+            ServerError: The server refused the channels when it was connected again.
+            ConnectFailed: The server cannot be reached, and time is up; or it refused.
+        """
+        return self._connector._next(self._inbox, timeout)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until the subscription is closed."""
+        while True:
+            try:
+                message = self.get()
+            except Closed:
+                if self.closed or self._connector._closed:
+                    return
+                raise
+            if message is not None:
+                yield message
+
+    def close(self, timeout: float | None = None) -> None:
+        """Receive no more. Channels that other subscriptions want stay subscribed to."""
+        self._end()
+        self._connector._unsubscribe(self._inbox, self._connector._deadline(timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _acquire(lock: threading.Lock, deadline: float, mine: list[bool]) -> None:
+    """Put into `mine` whether `lock` was acquired in time."""
+    left = max(min(deadline - monotonic(), _ASLEEP_AT_MOST_S), 0)
+    # One step for the interpreter: no signal can come between the lock and its owner.
+    mine.extend(map(lock.acquire, (True,), (left,)))
+
+
+def _open(address: Address, heartbeat: float, deadline: float) -> socket.socket:
     """A connected socket. Every address of a name is tried, each with its share of the time."""
     try:
         if address.path is not None:
@@ -745,25 +1358,56 @@ def _open(address: Address, deadline: float) -> socket.socket:
     for at, (family, where) in enumerate(places):
         share = max((deadline - monotonic()) / (len(places) - at), 0.001)
         try:
-            return _dialled(family, where, share if share < math.inf else None)
+            return _dialled(family, where, heartbeat, share if share < math.inf else None)
         except (OSError, ValueError) as error:
             tried.append(f"{where[0]}: {error}" if len(places) > 1 else str(error))
     raise ConnectFailed(f"{address}: {'; '.join(tried)}")
 
 
-def _dialled(family: int, where: Any, seconds: float | None) -> socket.socket:
+def _dialled(family: int, where: Any, heartbeat: float, seconds: float | None) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(None if seconds is None else min(seconds, _ASLEEP_AT_MOST_S))
         sock.connect(where)
         sock.settimeout(None)
         if isinstance(where, tuple):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            tune(sock, heartbeat)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _secured(
+    sock: socket.socket, address: Address, context: ssl.SSLContext | None, deadline: float
+) -> Tls | None:
+    """Shake hands, if the address wants TLS."""
+    if not address.tls:
+        return None
+    from .tls import Tls  # ssl takes longer to import than all of the rest
+
+    tls = Tls(address, context)
+    try:
+        try:
+            data = tls.handshake()
+            while True:
+                left = deadline - monotonic()
+                if left <= 0:
+                    raise TimeoutError("timed out")
+                sock.settimeout(min(left, _ASLEEP_AT_MOST_S))
+                if data:
+                    sock.sendall(data)
+                if tls.ready:
+                    break
+                data = tls.handshake(sock.recv(_CHUNK[0]))
+        except ConnectFailed:
+            with contextlib.suppress(OSError):
+                sock.sendall(tls.farewell())
+            raise
+    except OSError as error:
+        raise ConnectFailed(f"{address}: TLS handshake: {error}") from error
+    sock.settimeout(None)
+    return tls
 
 
 def connect(url: str, **options: Any) -> Connector:
@@ -778,7 +1422,6 @@ def connect(url: str, **options: Any) -> Connector:
         ConnectFailed: The server cannot be reached; `Refused` if it refused.
     """
     address, settings = parse_url(url, **options)
-    refuse_tls(address)
     connector = Connector(address, settings)
     connector._live(monotonic() + settings.connect_timeout)
     return connector

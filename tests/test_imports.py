@@ -17,19 +17,32 @@ _ROOT: Final = Path(__file__).parents[1]
 # A module may import from a lower rank, and from nothing else of its package.
 _RESP_RANKS: Final = {
     "errors": 0,
+    "net": 0,
     "tap": 0,
+    "events": 1,
     "encode": 1,
     "decode": 1,
     "protocol": 2,
     "plan": 2,
     "script": 3,
     "address": 3,
-    "threads": 4,
-    "aio": 4,
-    "__init__": 5,
-    "__main__": 6,
+    "pubsub": 3,
+    "tls": 4,
+    "transaction": 4,
+    "threads": 5,
+    "aio": 5,
+    "__init__": 6,
+    "__main__": 7,
 }
-_SHELLS: Final = {"resp.threads", "resp.aio", "emq.consumer", "emq.pump", "emq.stalled"}
+_SHELLS: Final = {
+    "resp.threads",
+    "resp.aio",
+    "resp.net",
+    "resp.tls",
+    "emq.consumer",
+    "emq.pump",
+    "emq.stalled",
+}
 _INPUT_OUTPUT: Final = {"socket", "ssl", "select", "threading", "asyncio"}
 _OF_A_CONNECTOR: Final = {"run", "subscribe", "sibling", "stats", "close"}
 

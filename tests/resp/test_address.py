@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import re
 import socket
 import threading
 import time
@@ -803,7 +804,14 @@ def test_the_fakes_hello_is_a_real_ones_shape(server: Any) -> None:
 
 def test_the_twins_have_the_same_verbs() -> None:
     """Name for name and argument for argument; only `await` differs."""
-    from resp import AsyncConnector, Connector, connect, connect_async
+    from resp import (
+        AsyncConnector,
+        AsyncSubscription,
+        Connector,
+        Subscription,
+        connect,
+        connect_async,
+    )
 
     def public(kind: type) -> dict[str, Callable[..., Any]]:
         return {
@@ -820,14 +828,15 @@ def test_the_twins_have_the_same_verbs() -> None:
         ] + [("returns", signature.return_annotation)]
 
     def told(function: Callable[..., Any]) -> Any:
-        return str(shape(function)).replace("AsyncConnector", "Connector")
+        return re.sub(r"Async(Connector|Subscription)", r"\1", str(shape(function)))
 
-    sync, asyn = public(Connector), public(AsyncConnector)
-    assert sync.keys() == asyn.keys()
-    for name, member in sync.items():
-        assert told(member) == told(asyn[name]), name
-        assert inspect.iscoroutinefunction(asyn[name]) == (name != "stats"), name
-        assert not inspect.iscoroutinefunction(member)
+    for blocking, awaited in ((Connector, AsyncConnector), (Subscription, AsyncSubscription)):
+        sync, asyn = public(blocking), public(awaited)
+        assert sync.keys() == asyn.keys()
+        for name, member in sync.items():
+            assert told(member) == told(asyn[name]), name
+            assert inspect.iscoroutinefunction(asyn[name]) == (name != "stats"), name
+            assert not inspect.iscoroutinefunction(member)
     assert told(connect) == told(connect_async)
     assert told(Connector.__init__) == told(AsyncConnector.__init__)
     assert {"__enter__", "__exit__"} <= vars(Connector).keys()

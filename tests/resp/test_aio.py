@@ -268,7 +268,7 @@ def test_a_thousand_cancellations_on_one_connection(run: Any, server: Any) -> No
                     assert reply == b"%d.%d" % (attempt, number)
             await routed(connector)
             assert connector.stats()["reconnects"] == 0
-            assert not connector._link._waiting  # type: ignore[union-attr]
+            assert not connector._link.protocol.everybody()  # type: ignore[union-attr]
 
     run(main())
 
@@ -562,7 +562,7 @@ def test_a_timeout_that_is_over_at_once_disturbs_nobody(run: Any, server: Any) -
             assert answers == words
         link = connector._link
         assert link is not None
-        assert not link._waiting
+        assert not link.protocol.everybody()
         await connector.close()
 
     run(main())

@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from resp import (
     Command,
@@ -24,9 +26,20 @@ from resp import (
     ServerError,
     Tap,
     TransportError,
+    Unanswered,
 )
-from resp.encode import encode_command
-from resp.plan import WINDOW, boot_frame, command_name, encode_slices, frame, run, run_async
+from resp.encode import Rows, encode_command
+from resp.plan import (
+    WINDOW,
+    Pace,
+    boot_frame,
+    command_name,
+    frame,
+    prepare,
+    run,
+    run_async,
+    slices,
+)
 
 from .conftest import Fakes, Shell, begin
 from .fake import Peer
@@ -269,7 +282,7 @@ def test_many_names_pass_and_are_not_all_remembered() -> None:
 
     for number in range(3000):
         frame((f"NAME{number}",))
-    assert len(plan._passed) <= 1000
+    assert len(plan._heads) <= 1000
     with pytest.raises(RefusedCommand):
         frame(("QUIT",))
     assert boot_frame(("QUIT",)) == b"*1\r\n$4\r\nQUIT\r\n"
@@ -279,19 +292,88 @@ def test_many_names_pass_and_are_not_all_remembered() -> None:
 @pytest.mark.parametrize("max_pending", [1, 3, 8, 10_000])
 def test_slices_hold_every_command_once_in_order(count: int, max_pending: int) -> None:
     commands: list[Any] = [("ECHO", number) for number in range(count)]
-    slices = encode_slices(commands, max_pending)
-    assert b"".join(data for data, _ in slices) == b"".join(
+    cut = cut_all(commands, max_pending)
+    assert b"".join(data for data, _ in cut) == b"".join(
         encode_command(*command) for command in commands
     )
-    assert sum(held for _, held in slices) == count
-    assert all(held for _, held in slices)
+    assert sum(held for _, held in cut) == count
+    assert all(held for _, held in cut)
     if max_pending >= WINDOW:
-        assert all(held * WINDOW <= max_pending for _, held in slices)
+        assert all(held * WINDOW <= max_pending for _, held in cut)
+
+
+def cut_all(commands: list[Any], max_pending: int = 10_000) -> list[tuple[bytes, int]]:
+    """All slices of `commands`, by the pace of small replies."""
+    pace = Pace(max_pending)
+    pace.learn(1, 5)
+    return list(slices(prepare(commands, max_pending), pace))
 
 
 def test_a_slice_ends_when_it_is_long_enough() -> None:
-    slices = encode_slices([("SET", "k", b"x" * 60_000)] * 4, 10_000)
-    assert [held for _, held in slices] == [2, 2]
+    cut = cut_all([("SET", "k", b"x" * 60_000)] * 4)
+    assert [held for _, held in cut] == [2, 2]
+
+
+def test_the_pace_follows_what_the_replies_weigh() -> None:
+    pace = Pace(10_000)
+    assert (pace.most, pace.window) == (32, 2)  # nothing is known yet
+    pace.learn(10, 50)
+    assert (pace.most, pace.window) == (256, WINDOW)
+    pace.learn(10, 10 * 32_768)
+    assert pace.most == 32
+    pace.learn(1, 16 << 20)
+    assert pace.most == 1
+    pace.learn(0, 0)
+    assert pace.most == 256
+
+
+def test_a_slice_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server works on the first slices while the rest is encoded."""
+    made: list[int] = []
+    encode = Rows.encode
+
+    def told(rows: Rows, start: int, most: int, size: int) -> tuple[bytes, int]:
+        data, count = encode(rows, start, most, size)
+        made.append(count)
+        return data, count
+
+    monkeypatch.setattr(Rows, "encode", told)
+    script = Script("s", "return 1")
+    calls = [script(["k"], [number]) for number in range(300)]
+    for commands in ([("ECHO", number) for number in range(300)], calls):
+        frame(commands[0])
+        made.clear()
+        cut = slices(prepare(commands, 10_000), Pace(10_000))
+        assert made == []
+        next(cut)
+        assert made == [32]
+
+
+_SAME_FORM = st.one_of(
+    st.tuples(st.just("ECHO%d"), st.text(st.characters(max_codepoint=127))),
+    st.tuples(st.just(b"a%s\xff"), st.binary(), st.integers(), st.text(max_size=3)),
+    st.tuples(st.just("SET"), st.text(), st.floats(allow_nan=False), st.just(bytearray(b"x"))),
+)
+
+
+@given(st.lists(_SAME_FORM, min_size=1, max_size=30), st.integers(1, 40))
+def test_commands_of_one_form_are_the_same_bytes(commands: list[Any], most: int) -> None:
+    commands = [commands[0], *(each for each in commands if each[0] == commands[0][0])] * 5
+    frame(commands[0])
+    pace = Pace(10_000)
+    pace.most = most
+    cut = list(slices(prepare(commands, 10_000), pace))
+    assert b"".join(data for data, _ in cut) == b"".join(map(frame, commands))
+    assert sum(held for _, held in cut) == len(commands)
+    assert max(held for _, held in cut) <= most
+
+
+@given(st.lists(st.tuples(st.text(), st.integers(), st.binary()), min_size=8, max_size=30))
+def test_calls_of_one_script_are_the_same_bytes(rows: list[tuple[str, int, bytes]]) -> None:
+    script = Script("s", "return 1")
+    calls = [script([key], (number, data)) for key, number, data in rows]
+    cut = list(slices(prepare(calls, 10_000), Pace(10_000)))
+    assert b"".join(data for data, _ in cut) == b"".join(call.frame() for call in calls)
 
 
 # Pipelines.
@@ -646,5 +728,5 @@ def test_a_script_that_cannot_be_loaded_says_what_else_ran(
     broken = Script("broken", "return (")
     with pytest.raises(ServerError) as caught:
         connector.pipeline([("SET", fresh_name, 1), broken()])
-    assert "of 2 commands said together, the 1" in caught.value.__notes__[0]
+    assert caught.value.replies == ["OK", Unanswered.NOT_SENT]
     assert connector.command("GET", fresh_name) == b"1"
