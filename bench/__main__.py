@@ -11,7 +11,7 @@ from typing import Final
 BENCHMARKS: Final = {
     "bytes": "EVAL every time against EVALSHA after one SCRIPT LOAD, to the byte",
     "codec": "encoding and decoding, beside hiredis and redis-py's parser",
-    "wire": "one caller's round trips, beside redis-py and a bare socket",
+    "wire": "one caller, pipelines, threads and tasks, beside peers and a bare socket",
 }
 
 

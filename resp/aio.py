@@ -646,9 +646,9 @@ class AsyncConnector:
             await link.room(deadline)
         waiter = link.begin(data, deadline)
         await waiter.sleep
-        self._counters.evalsha_calls += 1
         if waiter.error is not None:
             raise waiter.error
+        self._counters.evalsha_calls += 1
         reply = waiter.replies[0]
         if type(reply) is ErrorReply:
             reply = await self._mended(script(keys, args), waiter, link, deadline)
@@ -1202,7 +1202,7 @@ class AsyncSubscription(Reading):
     """
 
     def __init__(self, connector: AsyncConnector, inbox: Inbox) -> None:
-        super().__init__(inbox)
+        super().__init__(inbox, connector._registry)
         self._connector = connector
 
     async def get(self, timeout: float | None = math.inf) -> Message | None:

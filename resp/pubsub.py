@@ -163,9 +163,14 @@ class Reading:
         closed: Whether it was closed by its reader.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, registry: Registry) -> None:
         self._inbox = inbox
+        self._registry = registry
         self.closed = False
+
+    def __del__(self) -> None:
+        # Dropped without close(): nobody will read it, so nothing is kept for it any more.
+        self._registry.leave(self._inbox, None)
 
     @property
     def channels(self) -> tuple[bytes, ...]:

@@ -1292,7 +1292,7 @@ class Subscription(Reading):
     """
 
     def __init__(self, connector: Connector, inbox: Inbox) -> None:
-        super().__init__(inbox)
+        super().__init__(inbox, connector._registry)
         self._connector = connector
 
     def get(self, timeout: float | None = math.inf) -> Message | None:
