@@ -23,7 +23,7 @@ import socket
 import warnings
 import weakref
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -72,7 +72,18 @@ from .plan import (
     run_async,
     slices,
 )
-from .protocol import CLOSED, CUT, SILENT, Beat, Counters, Protocol, Waiter, late, outcomes
+from .protocol import (
+    CLOSED,
+    CUT,
+    SILENT,
+    Beat,
+    Counters,
+    Protocol,
+    Waiter,
+    late,
+    may_have_run,
+    outcomes,
+)
 from .pubsub import (
     Feed,
     Inbox,
@@ -502,7 +513,11 @@ class _ObservedLink(_Link):
             raise
 
         def told(future: asyncio.Future[None]) -> None:
-            error = None if future.cancelled() else future.exception() or waiter.error
+            error: BaseException | None = waiter.error
+            if future.cancelled():
+                error = asyncio.CancelledError()
+            elif future.exception() is not None:
+                error = future.exception()
             self._tell(data, 1, began, error)
 
         waiter.sleep.add_done_callback(told)
@@ -517,10 +532,10 @@ class _ObservedLink(_Link):
         silent: bool = False,
     ) -> None:
         began = monotonic()
-        failed: TransportError | None = None
+        failed: BaseException | None = None
         try:
             await super().stream(parts, pace, deadline, sent, silent)
-        except TransportError as error:
+        except BaseException as error:
             failed = error
             raise
         finally:
@@ -645,10 +660,10 @@ class AsyncConnector:
         if link.writable is not None:
             await link.room(deadline)
         waiter = link.begin(data, deadline)
+        self._counters.evalsha_calls += 1
         await waiter.sleep
         if waiter.error is not None:
             raise waiter.error
-        self._counters.evalsha_calls += 1
         reply = waiter.replies[0]
         if type(reply) is ErrorReply:
             reply = await self._mended(script(keys, args), waiter, link, deadline)
@@ -677,7 +692,7 @@ class AsyncConnector:
         self,
         commands: Iterable[Command] | Decide,
         *,
-        watch: Sequence[Arg] = (),
+        watch: Collection[Arg] = (),
         timeout: float | None = None,
     ) -> list[Reply]:
         """Run commands in MULTI .. EXEC; what EXEC answers, error replies as values.
@@ -701,7 +716,8 @@ class AsyncConnector:
         """
         deadline = self._deadline(timeout)
         most = self._options.max_pending
-        if not check_keys(watch):
+        keys = check_keys(watch)
+        if not keys:
             plan = atomically(check_commands(commands), most)
             return await run_async(plan, self._exchange(await self._live(deadline), deadline))
         try:
@@ -719,7 +735,7 @@ class AsyncConnector:
                 self._watcher._counters = self._counters
             link = await self._watcher._live(deadline)
             try:
-                plan = watched(watch, commands, most)
+                plan = watched(keys, commands, most)
                 return await run_async(plan, self._exchange(link, deadline))
             except TransactionAborted:
                 raise
@@ -859,7 +875,12 @@ class AsyncConnector:
         link = self._link
         if link is None or link.protocol.broken is not None:
             link = await self._live(deadline)
-        waiter = await link.exchange(data, deadline)
+        try:
+            waiter = await link.exchange(data, deadline)
+        except TransportError as error:
+            if isinstance(command, ScriptCall):
+                self._counters.evalsha_calls += error.may_have_run
+            raise
         reply = waiter.replies[0]
         if isinstance(command, ScriptCall):
             self._counters.evalsha_calls += 1
@@ -919,15 +940,19 @@ class AsyncConnector:
             if isinstance(request, Muted):
                 said = request.commands
                 parts = silenced(slices(prepare(said, most), pace))
-                await link.stream(parts, pace, deadline, sent, silent=True)
-                self._counters.commands += len(said)
-                self._counters.evalsha_calls += list(map(type, said)).count(ScriptCall)
+                try:
+                    await link.stream(parts, pace, deadline, sent, silent=True)
+                except TransportError as error:
+                    error.may_have_run = any(map(may_have_run, sent))
+                    if all(waiter.replies in ([], ["OK"]) for waiter in sent):
+                        raise
+                finally:
+                    self._count_calls(said, sent)
                 for waiter in sent:
                     if waiter.replies != ["OK"]:
                         return waiter.replies[0]
                 return "OK"
             ready = prepare(request, most)
-            self._counters.evalsha_calls += list(map(type, request)).count(ScriptCall)
             try:
                 await link.stream(slices(ready, pace), pace, deadline, sent)
             except TransportError as error:
@@ -936,10 +961,17 @@ class AsyncConnector:
                     reply is not Unanswered.NOT_SENT for reply in error.replies
                 )
                 raise
+            finally:
+                self._count_calls(request, sent)
             replies = list(chain.from_iterable(waiter.replies for waiter in sent))
             return replies, sent[-1].place
 
         return answer
+
+    def _count_calls(self, commands: list[Command], sent: list[_Task]) -> None:
+        asked = sum(waiter.count for waiter in sent if waiter.place)
+        calls = list(map(type, commands[:asked])).count(ScriptCall)
+        self._counters.evalsha_calls += calls  # in one step: others count too
 
     # Subscriptions.
 

@@ -13,10 +13,9 @@ it: it should count and return. It must not call its own connector. What it rais
 
 from __future__ import annotations
 
-import sys
+import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .errors import Overloaded
 
@@ -62,17 +61,19 @@ def guarded(hook: Callable[[Any], object]) -> Callable[[Any], None]:
         try:
             hook(fact)
         except Exception as error:
-            sys.unraisablehook(
-                cast(
-                    Any,
-                    SimpleNamespace(
-                        exc_type=type(error),
-                        exc_value=error,
-                        exc_traceback=error.__traceback__,
-                        err_msg="A hook of a connector failed",
-                        object=hook,
-                    ),
-                )
-            )
+            _report(error)
 
     return call
+
+
+def _report(error: Exception) -> None:
+    """Give `error` to `sys.unraisablehook`, as the interpreter does."""
+
+    # Only the interpreter can make the arguments of that hook, and it bears with one that fails.
+    def a_hook_of_a_connector(_: object) -> None:
+        raise error
+
+    victim: set[object] = set()
+    reference = weakref.ref(victim, a_hook_of_a_connector)
+    del victim
+    del reference

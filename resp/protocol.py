@@ -446,6 +446,7 @@ class Protocol:
         silence = _Silence(waiter.data, self)
         silence.joined.append(waiter)
         self.ask(silence, counted)
+        self._counters.commands += waiter.count + 1  # OFF, and those between
         waiter.place = silence.place
 
     def beat(self, now: float, heartbeat: float, patience: float) -> Beat:

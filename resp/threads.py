@@ -35,7 +35,7 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -75,7 +75,18 @@ from .events import Event, exchanged, guarded
 from .net import tune
 from .plan import Command, Pace, Plan, Step, boot_frame, command_name, frame, prepare, slices
 from .plan import run as run_plan
-from .protocol import CLOSED, CUT, SILENT, Beat, Counters, Protocol, Waiter, late, outcomes
+from .protocol import (
+    CLOSED,
+    CUT,
+    SILENT,
+    Beat,
+    Counters,
+    Protocol,
+    Waiter,
+    late,
+    may_have_run,
+    outcomes,
+)
 from .pubsub import (
     Feed,
     Inbox,
@@ -654,7 +665,7 @@ class _ObservedLink(_Link):
         began = monotonic()
         try:
             waiter = super().exchange(data, deadline)
-        except TransportError as error:
+        except BaseException as error:
             self._tell(data, 1, began, error)
             raise
         self._tell(data, 1, began, None)
@@ -669,17 +680,17 @@ class _ObservedLink(_Link):
         silent: bool = False,
     ) -> None:
         began = monotonic()
-        failed: TransportError | None = None
+        failed: BaseException | None = None
         try:
             super().stream(parts, pace, deadline, sent, silent)
-        except TransportError as error:
+        except BaseException as error:
             failed = error
             raise
         finally:
             if sent:
                 self._tell(sent[0].data, sum(each.count for each in sent), began, failed)
 
-    def _tell(self, data: bytes, count: int, began: float, error: TransportError | None) -> None:
+    def _tell(self, data: bytes, count: int, began: float, error: BaseException | None) -> None:
         if self.emit is not None:
             self.emit(exchanged(self.address, data, count, monotonic() - began, error))
 
@@ -735,6 +746,7 @@ class Connector:
             threading.RLock(), None if options.on_push is None else guarded(options.on_push)
         )
         self._dialling = threading.Lock()
+        self._dialler = 0  # the thread that holds it
         self._backoff = Backoff(*options.backoff)
         self._tries = 0
         self._watcher: Connector | None = None
@@ -785,7 +797,11 @@ class Connector:
                 raise
             raise EncodeTypeError(f"eval runs a Script, not {type(script).__name__}") from None
         link, deadline = self._begin(timeout)
-        waiter = link.exchange(data, deadline)
+        try:
+            waiter = link.exchange(data, deadline)
+        except TransportError as error:
+            self._counters.evalsha_calls += error.may_have_run
+            raise
         self._counters.evalsha_calls += 1
         reply = waiter.replies[0]
         if type(reply) is ErrorReply:
@@ -813,7 +829,7 @@ class Connector:
         self,
         commands: Iterable[Command] | Decide,
         *,
-        watch: Sequence[Arg] = (),
+        watch: Collection[Arg] = (),
         timeout: float | None = None,
     ) -> list[Reply]:
         """Run commands in MULTI .. EXEC; what EXEC answers, error replies as values.
@@ -837,7 +853,8 @@ class Connector:
         """
         deadline = self._deadline(timeout)
         most = self._options.max_pending
-        if not check_keys(watch):
+        keys = check_keys(watch)
+        if not keys:
             plan = atomically(check_commands(commands), most)
             return run_plan(plan, self._exchange(self._live(deadline), deadline))
         mine: list[bool] = []
@@ -854,7 +871,7 @@ class Connector:
                 raise Closed
             link = self._watcher._live(deadline)
             try:
-                plan = watched(watch, commands, most)
+                plan = watched(keys, commands, most)
                 return run_plan(plan, self._exchange(link, deadline))
             except TransactionAborted:
                 raise
@@ -979,7 +996,12 @@ class Connector:
         command = cast(Command, step)
         data = frame(command)
         link = self._live(deadline)
-        waiter = link.exchange(data, deadline)
+        try:
+            waiter = link.exchange(data, deadline)
+        except TransportError as error:
+            if isinstance(command, ScriptCall):
+                self._counters.evalsha_calls += error.may_have_run
+            raise
         reply = waiter.replies[0]
         if isinstance(command, ScriptCall):
             self._counters.evalsha_calls += 1
@@ -1033,15 +1055,19 @@ class Connector:
             if isinstance(request, Muted):
                 said = request.commands
                 parts = silenced(slices(prepare(said, most), pace))
-                link.stream(parts, pace, deadline, sent, silent=True)
-                self._counters.commands += len(said)
-                self._counters.evalsha_calls += list(map(type, said)).count(ScriptCall)
+                try:
+                    link.stream(parts, pace, deadline, sent, silent=True)
+                except TransportError as error:
+                    error.may_have_run = any(map(may_have_run, sent))
+                    if all(waiter.replies in ([], ["OK"]) for waiter in sent):
+                        raise
+                finally:
+                    self._count_calls(said, sent)
                 for waiter in sent:
                     if waiter.replies != ["OK"]:
                         return waiter.replies[0]
                 return "OK"
             ready = prepare(request, most)
-            self._counters.evalsha_calls += list(map(type, request)).count(ScriptCall)
             try:
                 link.stream(slices(ready, pace), pace, deadline, sent)
             except TransportError as error:
@@ -1050,10 +1076,17 @@ class Connector:
                     reply is not Unanswered.NOT_SENT for reply in error.replies
                 )
                 raise
+            finally:
+                self._count_calls(request, sent)
             replies = list(chain.from_iterable(waiter.replies for waiter in sent))
             return replies, sent[-1].place
 
         return answer
+
+    def _count_calls(self, commands: list[Command], sent: list[_Caller]) -> None:
+        asked = sum(waiter.count for waiter in sent if waiter.place)
+        calls = list(map(type, commands[:asked])).count(ScriptCall)
+        self._counters.evalsha_calls += calls  # in one step: others count too
 
     # Subscriptions.
 
@@ -1136,6 +1169,7 @@ class Connector:
     def _forget(self) -> None:
         """In a forked child: leave the parent's connection alone; the next call dials its own."""
         self._dialling = threading.Lock()
+        self._dialler = 0
         self._watching = threading.Lock()
         link, self._link = self._link, None
         if link is not None:
@@ -1174,6 +1208,8 @@ class Connector:
                 return link
         if self._closed:
             raise Closed
+        if self._dialler == threading.get_ident():  # by a hook of the dial, or a signal handler
+            raise Reentered(may_have_run=False)
         tries = self._tries
         self._backoff.check(monotonic(), deadline)
         mine: list[bool] = []
@@ -1181,6 +1217,7 @@ class Connector:
             _acquire(self._dialling, deadline, mine)
             if not mine[0]:
                 raise ConnectFailed(f"no connection to {self._address} in time")
+            self._dialler = threading.get_ident()
             link = self._link
             if link is not None and link.protocol.broken is None:
                 return link
@@ -1202,6 +1239,7 @@ class Connector:
             return link
         finally:
             if mine and mine[0]:
+                self._dialler = 0
                 self._dialling.release()
 
     def _pause(self, seconds: float) -> None:

@@ -6,17 +6,28 @@ which nobody else speaks, and the shells keep one for it. `muted` says commands 
 wants. All three are plans over the requests of `script`.
 
 Inside MULTI a call of a script that the server does not hold cannot be repaired, and without
-replies nobody would learn of it. So scripts are loaded before, once a connection.
+replies nobody would learn of it. So scripts are loaded before: for transactions once a connection,
+and again when one met NOSCRIPT; without replies each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias, cast
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 from .decode import ErrorReply, Reply
 from .encode import Arg, encode_command
-from .errors import EncodeTypeError, RespError, ServerError, ShaMismatch, TransactionAborted
+from .errors import (
+    ConnectionLost,
+    EncodeTypeError,
+    RespError,
+    ServerError,
+    ShaMismatch,
+    TransactionAborted,
+    TransportError,
+)
 from .plan import Command, Plan, command_name, prepare
 from .protocol import is_digest
 from .script import Exchange, Load, Loaded, Muted, Script, ScriptCall, flush, missed
@@ -42,8 +53,8 @@ class _Unchecked:
         return encode_command(*self._args)
 
 
-def check_keys(watch: Sequence[Arg]) -> Sequence[Arg]:
-    """`watch`, if it is a sequence of keys.
+def check_keys(watch: Collection[Arg]) -> tuple[Arg, ...]:
+    """`watch`, if it is a list of keys.
 
     Raises:
         EncodeTypeError: It is one key, or nothing of the kind.
@@ -75,10 +86,15 @@ def atomically(commands: Sequence[Command], max_pending: int) -> Exchange[list[R
     """
     said: list[Command] = [_MULTI, *commands, _EXEC]
     prepare(said, max_pending)  # what cannot be sent is told before anything is
+    prepare(commands, max_pending)  # nor can an EXEC among them end it early
     if not commands:
         return []
     yield from _loaded(commands)
-    answers, place = yield said
+    try:
+        answers, place = yield said
+    except TransportError as lost:
+        lost.replies = None  # MULTI and EXEC are no commands of the caller's
+        raise
     opened, *queued, ran = answers
     if isinstance(opened, ErrorReply):
         error = ServerError(opened.code, opened.message, "MULTI")
@@ -96,14 +112,17 @@ def atomically(commands: Sequence[Command], max_pending: int) -> Exchange[list[R
                 refused = ServerError(reply.code, reply.message, command_name(command))
                 raise TransactionAborted(f"EXEC ran nothing: {refused}") from refused
         raise TransactionAborted(f"EXEC ran nothing: {error}") from error
-    replies = cast("list[Reply]", ran)
+    if not isinstance(ran, list) or len(ran) != len(commands):
+        raise ServerError("", f"a {type(ran).__name__} that is not {len(commands)} replies", "EXEC")
+    replies: list[Reply] = ran
     emptied = [
         command.script
         for command, reply in zip(commands, replies, strict=False)
         if isinstance(command, ScriptCall) and missed(reply)
     ]
     for script in dict.fromkeys(emptied):  # nothing runs again, but the next one finds it
-        yield Load(script, place, True)
+        with contextlib.suppress(RespError):  # which that one will be told
+            yield Load(script, place, True)
     return replies
 
 
@@ -118,10 +137,20 @@ def watched(
             or the commands themselves. None at all runs nothing.
         max_pending: Of the connection, which nobody else may use.
     """
+    if isinstance(commands, Generator):
+        raise EncodeTypeError(
+            "with watch=, commands is the function that makes the plan, not the plan; or a list"
+        )
     [reply] = yield from flush([_Unchecked("WATCH", *keys)])
     if isinstance(reply, ErrorReply):
         raise ServerError(reply.code, reply.message, "WATCH")
-    decided = check_commands((yield from _steps(commands())) if callable(commands) else commands)
+    try:
+        decided = check_commands(
+            (yield from _steps(commands())) if callable(commands) else commands
+        )
+    except TransactionAborted:
+        yield from flush([_Unchecked("UNWATCH")])
+        raise
     if not decided:
         yield from flush([_Unchecked("UNWATCH")])
         return []
@@ -134,27 +163,33 @@ def muted(commands: Sequence[Command]) -> Exchange[None]:
     Raises:
         ServerError: CLIENT REPLY was refused.
     """
-    yield from _loaded(commands)
+    yield from _loaded(commands, sys.maxsize)  # anew: nobody would learn of a flush since
     reply = yield Muted(list(commands))
     if isinstance(reply, ErrorReply):
         raise ServerError(reply.code, reply.message, "CLIENT REPLY")
+    if reply != "OK":
+        raise ConnectionLost(f"CLIENT REPLY ON was answered with a {type(reply).__name__}")
 
 
 def silenced(slices: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
     """Slices of commands, each between OFF and ON, whose one reply is ON's."""
-    for data, _ in slices:
-        yield b"".join((_OFF, data, _ON)), 1
+    for data, count in slices:
+        yield b"".join((_OFF, data, _ON)), count
 
 
-def _loaded(commands: Sequence[Command]) -> Exchange[None]:
+def _loaded(commands: Sequence[Command], missed_at: int = 0) -> Exchange[None]:
     """Have every script that is called loaded, unless it was on this connection."""
     called = [command.script for command in commands if isinstance(command, ScriptCall)]
     for script in dict.fromkeys(called):
-        yield from _load(script)
+        yield from _load(script, missed_at)
 
 
-def _load(script: Script) -> Exchange[None]:
-    found: Loaded = yield Load(script, 0, True)
+def _load(script: Script, missed_at: int) -> Exchange[None]:
+    try:
+        found: Loaded = yield Load(script, missed_at, True)
+    except TransportError as error:
+        error.may_have_run = False
+        raise
     answer = None if found is None else found[0]
     if isinstance(answer, ErrorReply):
         raise ServerError(answer.code, answer.message, "SCRIPT LOAD")
