@@ -119,8 +119,8 @@ class Options:
         if type(self.max_pending) is not int or self.max_pending < 1:
             raise AddressError(f"max_pending must be a whole number above 0: {self.max_pending!r}")
         _check_backoff(self.backoff)
-        if self.tls is not None and not hasattr(self.tls, "wrap_bio"):
-            raise AddressError(f"tls must be an ssl.SSLContext, not {type(self.tls).__name__}")
+        if self.tls is not None:
+            _check_context(self.tls)
         for hook in ("on_push", "on_event"):
             if getattr(self, hook) is not None and not callable(getattr(self, hook)):
                 raise AddressError(f"{hook} must be a function, or None")
@@ -128,6 +128,14 @@ class Options:
             raise AddressError(f"tap must be a Tap or None, not {type(self.tap).__name__}")
         if self.on_connect is not None and not callable(self.on_connect):
             raise AddressError("on_connect must be a function that makes a plan, or None")
+
+
+def _check_context(context: Any) -> None:
+    # ssl takes longer to import than all of the rest: so a look at what only its own can have.
+    if isinstance(context, type) or not hasattr(context, "wrap_bio"):
+        raise AddressError(f"tls must be an ssl.SSLContext, not {type(context).__name__}")
+    if getattr(getattr(context, "protocol", None), "name", "") == "PROTOCOL_TLS_SERVER":
+        raise AddressError("tls is a context for servers; ssl.create_default_context() makes one")
 
 
 def _check_backoff(backoff: Any) -> None:
@@ -387,7 +395,7 @@ def _greeted(address: Address, options: Options) -> Plan[int]:
                 raise Refused(f"{address} answered HELLO 3 with a {type(reply).__name__}", "")
             return 3
         if options.protocol == 3 or not _knows_no_hello(reply):
-            raise _refused(address, "HELLO", reply)
+            raise refused(address, "HELLO", reply)
 
     if address.password is not None:
         user = () if address.username is None else (address.username,)
@@ -418,14 +426,20 @@ def _knows_no_hello(reply: ErrorReply) -> bool:
 def _accepted(address: Address, command: tuple[str | int, ...]) -> Plan[None]:
     reply: Reply = yield command
     if isinstance(reply, ErrorReply):
-        raise _refused(address, str(command[0]), reply)
+        raise refused(address, str(command[0]), reply)
 
 
-def _refused(address: Address, command: str, reply: ErrorReply) -> Refused:
+def is_unasked(reply: ErrorReply) -> bool:
+    """Whether the server says that it takes no such client: before anything was said, and so no
+    answer to what was."""
+    return reply.code == "DENIED" or "max number of clients" in reply.message
+
+
+def refused(address: Address, command: str, reply: ErrorReply) -> Refused:
+    """The error for a connection that the server refused."""
     message = reply.message
     if address.password:
         message = message.replace(address.password, "***")
-    # Some refusals come unasked, before anything was said, and are no answer to the command.
     if "max number of clients" in message:
         return _Full(f"{address} takes no more clients: {escaped(message)}", reply.code)
     if reply.code == "DENIED":

@@ -35,13 +35,16 @@ from .address import (
     Address,
     Backoff,
     Options,
+    again,
     boot,
     change_options,
     check_timeout,
     check_tls,
     is_loading,
     is_network,
+    is_unasked,
     parse_url,
+    refused,
 )
 from .decode import ErrorReply, Reply
 from .encode import Arg, encode_command
@@ -389,6 +392,7 @@ class _Link(asyncio.Protocol):
     def watch(self) -> None:
         """From now on, ask a silent server whether it is there, and give up a dead one."""
         if self._heartbeat < math.inf and self.protocol.broken is None:
+            self.protocol.beat(monotonic(), self._heartbeat, self._patience)  # from here on
             self._pulse = self._loop.call_later(self._heartbeat, self._beat)
 
     def _beat(self) -> None:
@@ -603,6 +607,7 @@ class AsyncConnector:
         self._watching = asyncio.Lock()
         self._timeout = options.timeout
         self._closed = False
+        self._closing = asyncio.Event()
         self._dials = 0
         self._protocol = 0
 
@@ -627,6 +632,7 @@ class AsyncConnector:
             raise waiter.error
         reply = waiter.replies[0]
         if type(reply) is ErrorReply:
+            self._judge(link, reply)
             if is_loading(reply):
                 reply = await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
                 if type(reply) is not ErrorReply:
@@ -826,6 +832,7 @@ class AsyncConnector:
     async def close(self) -> None:
         """End the connection. Calls in flight get ConnectionLost; later ones get Closed."""
         self._closed = True
+        self._closing.set()
         for inbox in self._registry.wanted:
             inbox.end(Closed())
         if self._loop.is_closed() or self._home is None:
@@ -851,7 +858,7 @@ class AsyncConnector:
         await self.close()
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
-        link = self._link
+        link = getattr(self, "_link", None)  # None too where it could not be made
         if link is None or link.protocol.broken is not None or self._home is None:
             return
         _warn(f"unclosed {self!r}", ResourceWarning, source=self)
@@ -886,13 +893,23 @@ class AsyncConnector:
             self._counters.evalsha_calls += 1
             if type(reply) is ErrorReply:
                 return await self._mended(command, waiter, link, deadline)
-        elif is_loading(reply):
-            return await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
+        elif type(reply) is ErrorReply:
+            self._judge(link, reply)
+            if is_loading(reply):
+                return await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
         return reply
+
+    def _judge(self, link: _Link, reply: ErrorReply) -> None:
+        """Raise, if `reply` is no answer, but says that the server takes no such client."""
+        if is_unasked(reply):
+            link.end("the server refused the connection")
+            raise refused(self._address, "", reply)
 
     async def _mended(self, call: ScriptCall, waiter: _Task, link: _Link, deadline: float) -> Reply:
         """The answer of a script call whose first answer was an error."""
         reply = waiter.replies[0]
+        if isinstance(reply, ErrorReply):
+            self._judge(link, reply)
         if is_loading(reply):
             [reply] = await self._when_loaded(
                 lambda: self._flush([call], deadline), [reply], deadline
@@ -919,14 +936,21 @@ class AsyncConnector:
     async def _when_loaded(self, say: Callable[[], Awaitable[T]], answer: T, deadline: float) -> T:
         """`answer`, or that to saying it again, as long as the server ran nothing of it because
         it was loading its dataset."""
-        wait, longest = self._options.backoff
-        while is_loading(answer) and monotonic() + wait < deadline:
-            await asyncio.sleep(wait)
-            if self._closed:
-                raise Closed
+        first, longest = self._options.backoff
+        wait = first
+        while is_loading(answer) and (left := deadline - monotonic()) > first:
+            await self._pause(min(wait, left - first / 2))
             wait = min(2 * wait, longest)
             answer = await say()
         return answer
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the connector is closed meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        if self._closed:
+            raise Closed
 
     def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Awaitable[Any]]:
         """What answers the requests of plans over requests, on one connection."""
@@ -1037,7 +1061,7 @@ class AsyncConnector:
                     if now >= deadline or not is_network(error):
                         raise
                     wait = max(self._backoff.not_before - now, _LATE_S)
-                    await asyncio.sleep(min(wait, deadline - now))
+                    await self._pause(min(wait, deadline - now))
             elif now < deadline:
                 await link.listen(inbox, deadline)
             elif looked:
@@ -1092,7 +1116,7 @@ class AsyncConnector:
         dialling = self._dialling
         try:
             async with _until(deadline):
-                return await asyncio.shield(dialling)
+                link = await asyncio.shield(dialling)
         except TimeoutError:
             raise ConnectFailed(f"no connection to {self._address} in time") from None
         except asyncio.CancelledError:
@@ -1100,6 +1124,11 @@ class AsyncConnector:
             if dialling.cancelled() and not (task is not None and task.cancelling()):
                 raise Closed from None  # `close` cancelled the dial, nobody cancelled this task
             raise
+        except Exception as error:
+            raise again(error) from error  # for each who waited, one of its own
+        if link.protocol.refusal is not None:  # it came before anything was said
+            self._judge(link, link.protocol.refusal)
+        return link
 
     def _dialled(self, task: asyncio.Task[_Link]) -> None:
         self._dialling = None

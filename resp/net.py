@@ -23,7 +23,8 @@ def tune(sock: socket.socket, heartbeat: float) -> None:
         ("TCP_KEEPIDLE", seconds),
         ("TCP_KEEPINTVL", max(1, seconds // 3)),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 1000 * seconds),
+        # Longer: it counts a peer that is merely too busy to read, too.
+        ("TCP_USER_TIMEOUT", 4 * 1000 * seconds),
     ):
         option = getattr(socket, name, None)  # not every system has all of them
         if option is not None:

@@ -267,6 +267,7 @@ class Protocol:
         "_loads",
         "_mark",
         "_on_push",
+        "_received",
         "answered",
         "asked",
         "broken",
@@ -274,6 +275,7 @@ class Protocol:
         "max_pending",
         "outbox",
         "owed",
+        "refusal",
     )
 
     def __init__(
@@ -298,6 +300,8 @@ class Protocol:
         self._loaded: dict[str, int] = {}
         self._mark: tuple[int, float] | None = None
         self._asked_for_life = False
+        self._received = 0  # bytes, on this connection alone
+        self.refusal: ErrorReply | None = None  # what came before anything was asked
         self.listeners: dict[Waiter, None] = {}  # who is told of the end, and owed nothing
 
     @property
@@ -356,7 +360,9 @@ class Protocol:
             ProtocolError: Malformed bytes, or a reply that nobody is owed. The replies before it
                 have been handed out; the caller ends the connection with `end`.
         """
-        self._counters.bytes_in += len(data)
+        size = len(data)
+        self._received += size
+        self._counters.bytes_in += size
         owed = self.owed
         replies = self._decoder.decode(data)
         while replies:
@@ -389,6 +395,8 @@ class Protocol:
         try:
             while at < count:
                 if not owed:
+                    if not self.answered and isinstance(replies[at], ErrorReply):
+                        self.refusal = replies[at]
                     raise ProtocolError(
                         f"a reply that nobody is owed, a {type(replies[at]).__name__}",
                         self._decoder.offset,
@@ -460,7 +468,7 @@ class Protocol:
         Args:
             now: Seconds on any clock that never goes back.
         """
-        received = self._counters.bytes_in
+        received = self._received
         if self._mark is None or self._mark[0] != received:
             self._mark = received, now
             self._asked_for_life = False

@@ -54,7 +54,9 @@ from .address import (
     check_tls,
     is_loading,
     is_network,
+    is_unasked,
     parse_url,
+    refused,
 )
 from .decode import ErrorReply, Reply
 from .encode import Arg, encode_command
@@ -747,6 +749,7 @@ class Connector:
         )
         self._dialling = threading.Lock()
         self._dialler = 0  # the thread that holds it
+        self._probing = threading.RLock()  # a signal handler may come within a look
         self._backoff = Backoff(*options.backoff)
         self._tries = 0
         self._watcher: Connector | None = None
@@ -754,6 +757,8 @@ class Connector:
         self._closed = False
         self._closing = threading.Lock()  # locked until `close`, for those who wait meanwhile
         self._closing.acquire()
+        self._opening: socket.socket | None = None  # while it is dialled
+        self._tried_until = math.inf
         self._dials = 0
         self._protocol = 0
         _connectors.add(self)
@@ -770,6 +775,7 @@ class Connector:
         link, deadline = self._begin(timeout)
         reply = link.exchange(data, deadline).replies[0]
         if type(reply) is ErrorReply:
+            self._judge(link, reply)
             if is_loading(reply):
                 reply = self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
                 if type(reply) is not ErrorReply:
@@ -970,6 +976,10 @@ class Connector:
         link = self._link
         if link is not None:
             link.end("the connector was closed")
+        opening = self._opening
+        if opening is not None:  # whoever dials finds out at once
+            with contextlib.suppress(OSError):
+                opening.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -1007,13 +1017,23 @@ class Connector:
             self._counters.evalsha_calls += 1
             if type(reply) is ErrorReply:
                 return self._mended(command, waiter, link, deadline)
-        elif is_loading(reply):
-            return self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
+        elif type(reply) is ErrorReply:
+            self._judge(link, reply)
+            if is_loading(reply):
+                return self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
         return reply
+
+    def _judge(self, link: _Link, reply: ErrorReply) -> None:
+        """Raise, if `reply` is no answer, but says that the server takes no such client."""
+        if is_unasked(reply):
+            link.end("the server refused the connection")
+            raise refused(self._address, "", reply)
 
     def _mended(self, call: ScriptCall, waiter: _Caller, link: _Link, deadline: float) -> Reply:
         """The answer of a script call whose first answer was an error."""
         reply = waiter.replies[0]
+        if isinstance(reply, ErrorReply):
+            self._judge(link, reply)
         if is_loading(reply):
             say = partial(self._flush, [call], deadline)
             [reply] = self._when_loaded(say, [reply], deadline)
@@ -1036,9 +1056,10 @@ class Connector:
     def _when_loaded(self, say: Callable[[], T], answer: T, deadline: float) -> T:
         """`answer`, or that to saying it again, as long as the server ran nothing of it because
         it was loading its dataset."""
-        wait, longest = self._options.backoff
-        while is_loading(answer) and monotonic() + wait < deadline:
-            self._pause(wait)
+        first, longest = self._options.backoff
+        wait = first
+        while is_loading(answer) and (left := deadline - monotonic()) > first:
+            self._pause(min(wait, left - first / 2))
             wait = min(2 * wait, longest)
             answer = say()
         return answer
@@ -1170,7 +1191,9 @@ class Connector:
         """In a forked child: leave the parent's connection alone; the next call dials its own."""
         self._dialling = threading.Lock()
         self._dialler = 0
+        self._probing = threading.RLock()
         self._watching = threading.Lock()
+        self._opening = None
         link, self._link = self._link, None
         if link is not None:
             link.forget()
@@ -1202,9 +1225,9 @@ class Connector:
         if link is not None and link.protocol.broken is None:
             now = monotonic()
             if now - link.used > _IDLE_S:
-                self._probe(link, now, deadline)
-            link.used = now
+                self._probe(link, deadline)
             if link.protocol.broken is None:
+                link.used = now
                 return link
         if self._closed:
             raise Closed
@@ -1221,17 +1244,25 @@ class Connector:
             link = self._link
             if link is not None and link.protocol.broken is None:
                 return link
-            if self._tries != tries and self._backoff.error is not None:
-                raise again(self._backoff.error)  # somebody tried meanwhile, for everybody
+            if self._closed:
+                raise Closed
+            failed = self._backoff.error
+            if self._tries != tries and failed is not None and deadline <= self._tried_until:
+                raise again(failed)  # somebody tried meanwhile, for everybody
             self._pause(self._backoff.check(monotonic(), deadline))
+            until = min(deadline, monotonic() + self._options.connect_timeout)
             try:
-                self._link = link = self._dial(
-                    min(deadline, monotonic() + self._options.connect_timeout)
-                )
+                self._link = link = self._dial(until)
             except Exception as error:
+                if self._closed:
+                    raise Closed from error
+                # One that ran out of its caller's time says nothing to those who have more.
+                self._tried_until = until if monotonic() >= until else math.inf
                 self._tries += 1
                 self._backoff.failed(monotonic(), error)
                 raise
+            finally:
+                self._opening = None
             self._backoff.worked()
             if self._closed:  # while dialling
                 link.end("the connector was closed")
@@ -1249,22 +1280,43 @@ class Connector:
         if self._closed:
             raise Closed
 
-    def _probe(self, link: _Link, now: float, deadline: float) -> None:
-        """See whether a connection still stands that was not used for a while."""
-        link.look()
-        if now - link.used > self._options.heartbeat and link.protocol.broken is None:
-            patience = min(self._options.timeout, self._options.heartbeat, (deadline - now) / 2)
-            try:
-                link.exchange(_PING, now + patience)
-            except ReplyTimeout:
-                link.end(SILENT)
-            except TransportError:
-                pass  # it ended, or is busy enough to be alive
+    def _probe(self, link: _Link, deadline: float) -> None:
+        """See whether a connection still stands that was not used for a while.
+
+        One caller looks. Those who come meanwhile wait for what it finds, else they would take a
+        dead connection for one that is in use.
+        """
+        mine: list[bool] = []
+        try:
+            _acquire(self._probing, deadline, mine)
+            now = monotonic()
+            silent_s = now - link.used
+            if not mine[0] or silent_s <= _IDLE_S or link.protocol.broken is not None:
+                return
+            link.look()
+            if silent_s > self._options.heartbeat and link.protocol.broken is None:
+                if link.protocol.owed:  # an answer to a question would come after what is owed
+                    link.beat()
+                else:
+                    self._ask_for_life(link, now, deadline)
+            link.used = now
+        finally:
+            if mine and mine[0]:
+                self._probing.release()
+
+    def _ask_for_life(self, link: _Link, now: float, deadline: float) -> None:
+        patience = min(self._options.timeout, self._options.heartbeat, (deadline - now) / 2)
+        try:
+            link.exchange(_PING, now + patience)
+        except ReplyTimeout:
+            link.end(SILENT)
+        except TransportError:
+            pass  # it ended, or is busy enough to be alive
 
     def _dial(self, deadline: float) -> _Link:
         options = self._options
         began = monotonic()
-        sock = _open(self._address, options.heartbeat, deadline)
+        sock = _open(self._address, options.heartbeat, deadline, self._opens)
         try:
             tls = _secured(sock, self._address, options.tls, deadline)
         except BaseException:
@@ -1299,6 +1351,12 @@ class Connector:
             raise
         self._announce(link, monotonic() - began)
         return link
+
+    def _opens(self, sock: socket.socket) -> None:
+        """`sock` is about to be dialled; `close` ends that."""
+        self._opening = sock
+        if self._closed:  # before it could see the socket
+            raise Closed
 
     def _announce(self, link: _Link, took_s: float) -> None:
         first = not self._dials
@@ -1375,14 +1433,16 @@ class Subscription(Reading):
         self.close()
 
 
-def _acquire(lock: threading.Lock, deadline: float, mine: list[bool]) -> None:
+def _acquire(lock: Any, deadline: float, mine: list[bool]) -> None:
     """Put into `mine` whether `lock` was acquired in time."""
     left = max(min(deadline - monotonic(), _ASLEEP_AT_MOST_S), 0)
     # One step for the interpreter: no signal can come between the lock and its owner.
     mine.extend(map(lock.acquire, (True,), (left,)))
 
 
-def _open(address: Address, heartbeat: float, deadline: float) -> socket.socket:
+def _open(
+    address: Address, heartbeat: float, deadline: float, opens: Callable[[socket.socket], None]
+) -> socket.socket:
     """A connected socket. Every address of a name is tried, each with its share of the time."""
     try:
         if address.path is not None:
@@ -1396,16 +1456,23 @@ def _open(address: Address, heartbeat: float, deadline: float) -> socket.socket:
     for at, (family, where) in enumerate(places):
         share = max((deadline - monotonic()) / (len(places) - at), 0.001)
         try:
-            return _dialled(family, where, heartbeat, share if share < math.inf else None)
+            return _dialled(family, where, heartbeat, share if share < math.inf else None, opens)
         except (OSError, ValueError) as error:
             tried.append(f"{where[0]}: {error}" if len(places) > 1 else str(error))
     raise ConnectFailed(f"{address}: {'; '.join(tried)}")
 
 
-def _dialled(family: int, where: Any, heartbeat: float, seconds: float | None) -> socket.socket:
+def _dialled(
+    family: int,
+    where: Any,
+    heartbeat: float,
+    seconds: float | None,
+    opens: Callable[[socket.socket], None],
+) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(None if seconds is None else min(seconds, _ASLEEP_AT_MOST_S))
+        opens(sock)
         sock.connect(where)
         sock.settimeout(None)
         if isinstance(where, tuple):

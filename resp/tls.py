@@ -39,9 +39,12 @@ class Tls:
         self._outgoing = ssl.MemoryBIO()
         # One that its owner may take again: a signal handler may write while a read is under way.
         self._lock = threading.RLock()
-        self._object = (context or ssl.create_default_context()).wrap_bio(
-            self._incoming, self._outgoing, server_hostname=address.host
-        )
+        try:
+            self._object = (context or ssl.create_default_context()).wrap_bio(
+                self._incoming, self._outgoing, server_hostname=address.host
+            )
+        except ValueError as error:  # a name that can be nobody's
+            raise ConnectFailed(f"{address}: {error}") from error
 
     def handshake(self, data: bytes | None = None) -> bytes:
         """Go on with the handshake; what is to be sent, if anything.
