@@ -25,7 +25,6 @@ import weakref
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import chain
 from time import monotonic
 from types import TracebackType
@@ -55,6 +54,7 @@ from .errors import (
     EncodeTypeError,
     ProtocolError,
     ReplyTimeout,
+    RespError,
     ServerError,
     TransactionAborted,
     TransportError,
@@ -95,7 +95,6 @@ from .pubsub import (
     Reading,
     Registry,
     Verb,
-    entering,
     lost_resp3,
     needs_resp3,
 )
@@ -334,25 +333,30 @@ class _Link(asyncio.Protocol):
         return waiter.replies[0], begun
 
     async def change(
-        self, record: Callable[[], bytes | None], deadline: float
-    ) -> ErrorReply | None:
-        """Change what is subscribed to; the server's refusal, or None.
+        self, record: Callable[[], list[bytes]], deadline: float, counted: bool = True
+    ) -> list[ErrorReply | None]:
+        """Change what is subscribed to; of each command the server's refusal, or None.
 
         Args:
             record: Records what is wanted, and answers the commands that say so, if any.
-            deadline: For the server's answer.
+            deadline: For the server's answers.
+            counted: Whether `max_pending` applies.
         """
-        waiter = _Task(b"", 0, deadline)
-        data = record()
-        if data is None:
-            return None
-        self.protocol.ask_change(data, waiter)
-        self._flush_soon()
-        await self._wait(waiter)
-        if waiter.error is not None:
-            raise waiter.error
-        refusal = waiter.replies[0]
-        return refusal if isinstance(refusal, ErrorReply) else None
+        waiters = []
+        for data in record():
+            waiters.append(_Task(b"", 0, deadline))
+            self.protocol.ask_change(data, waiters[-1], counted)
+        self.feed.forget()
+        if waiters:
+            self._flush_soon()
+        refusals = []
+        for waiter in waiters:
+            await self._wait(waiter)
+            if waiter.error is not None:
+                raise waiter.error
+            refusal = waiter.replies[0]
+            refusals.append(refusal if isinstance(refusal, ErrorReply) else None)
+        return refusals
 
     async def listen(self, inbox: Inbox, deadline: float) -> None:
         """Wait until `inbox` has something, or the connection ends, or it is time."""
@@ -1013,7 +1017,13 @@ class AsyncConnector:
         if self._protocol != 3:
             raise needs_resp3(inbox)
         try:
-            refusal = await link.change(partial(self._registry.enter, inbox), deadline)
+            *_, refusal = await link.change(
+                lambda: [
+                    *self._registry.surplus(link.feed),
+                    self._registry.enter(inbox, link.feed),
+                ],
+                deadline,
+            )
             if refusal is not None:
                 raise ServerError(refusal.code, refusal.message, verb)
         except BaseException:
@@ -1023,20 +1033,27 @@ class AsyncConnector:
 
     async def _unsubscribe(self, inbox: Inbox, deadline: float) -> None:
         """See that `inbox` gets no more; tell the server, if there is one, what nobody wants."""
+        self._registry.leave(inbox)
         link = self._link
-        if link is None or link.protocol.broken is not None:
-            self._registry.leave(inbox, None)
-        else:
+        if link is not None and link.protocol.broken is None:
             with contextlib.suppress(TransportError):
-                await link.change(partial(self._registry.leave, inbox, link.feed), deadline)
+                await link.change(lambda: self._registry.surplus(link.feed), deadline, False)
 
     async def _again(self, link: _Link, deadline: float) -> None:
         """Subscribe anew, on a new connection, to all that is wanted."""
-        for inbox in self._registry.wanted:
-            if self._protocol == 3:
-                self._registry.again(inbox, await link.change(partial(entering, inbox), deadline))
-            else:
+        wanted = self._registry.wanted
+        if self._protocol != 3:
+            for inbox in wanted:
                 self._registry.end(inbox, lost_resp3(inbox))
+            return
+        refusals = await link.change(
+            lambda: [link.feed.entering(each) for each in wanted], deadline, False
+        )
+        for inbox, refusal in zip(wanted, refusals, strict=True):
+            self._registry.again(inbox, refusal)
+        # Somebody may have closed a subscription while it was being made anew.
+        while await link.change(lambda: self._registry.surplus(link.feed), deadline, False):
+            pass
 
     async def _next(self, inbox: Inbox, timeout: float | None) -> Message | None:
         """The next message, or None if none comes in time."""
@@ -1048,12 +1065,20 @@ class AsyncConnector:
         deadline = monotonic() + timeout
         looked = False
         while True:
-            message = inbox.take()
+            try:
+                message = inbox.take()
+            except RespError:
+                await self._unsubscribe(inbox, monotonic() + _LEAVING_S)
+                raise
             if message is not None:
                 return message
             now = monotonic()
             link = self._link
             if link is None or link.protocol.broken is not None:
+                wait = self._backoff.not_before - now
+                if 0 < wait < deadline - now:
+                    await self._nap(inbox, wait)
+                    continue
                 try:
                     await self._live(max(deadline, now + _LATE_S))
                 except ConnectFailed as error:
@@ -1061,14 +1086,27 @@ class AsyncConnector:
                     if now >= deadline or not is_network(error):
                         raise
                     wait = max(self._backoff.not_before - now, _LATE_S)
-                    await self._pause(min(wait, deadline - now))
+                    await self._nap(inbox, min(wait, deadline - now))
             elif now < deadline:
                 await link.listen(inbox, deadline)
             elif looked:
                 return None
             else:
-                await asyncio.sleep(0)  # the loop reads what has come
+                # The loop's next turn comes to this task before it comes to the socket.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
                 looked = True
+
+    async def _nap(self, inbox: Inbox, seconds: float) -> None:
+        """Wait, unless `inbox` ends meanwhile."""
+        waiter = _Task(b"", 0, math.inf)
+        waiter.sleep = self._loop.create_future()
+        inbox.parked[waiter] = None
+        try:
+            if inbox.ended is None:
+                await asyncio.wait((waiter.sleep,), timeout=seconds)
+        finally:
+            inbox.parked.pop(waiter, None)
 
     # Connections.
 
@@ -1293,8 +1331,9 @@ class AsyncSubscription(Reading):
 
     async def close(self, timeout: float | None = None) -> None:
         """Receive no more. Channels that other subscriptions want stay subscribed to."""
+        deadline = self._connector._deadline(timeout)
         self._end()
-        await self._connector._unsubscribe(self._inbox, self._connector._deadline(timeout))
+        await self._connector._unsubscribe(self._inbox, deadline)
 
     async def __aenter__(self) -> Self:
         return self

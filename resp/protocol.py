@@ -162,6 +162,20 @@ class _Errand(Waiter):
         super().__init__(data, 1)
         self.joined: list[Waiter] = []
 
+    def settle(self) -> None:
+        """Tell those who wait, and once more those who joined meanwhile, or were left out by an
+        interrupt: who joins looks at `done` afterwards."""
+        self._tell()
+        self.done = True
+        self._tell()
+
+    def _tell(self) -> None:
+        for waiter in self.joined:
+            if not waiter.done:
+                waiter.replies = self.replies
+                waiter.error = self.error
+                waiter.settle()
+
     def forsaken(self) -> bool:
         return all(waiter.left for waiter in self.joined)
 
@@ -177,17 +191,19 @@ class _Load(_Errand):
         self._loaded = loaded
 
     def settle(self) -> None:
-        self.done = True
         if self.error is None and is_digest(self.replies[0], self.sha):
             self._loaded[self.sha] = self.place
+        super().settle()
+
+    def _tell(self) -> None:
+        if self.error is None:
+            super()._tell()
+            return
         for waiter in self.joined:
-            if self.error is not None:
+            if not waiter.done:
                 error = type(self.error)(str(self.error), may_have_run=False)
                 error.__cause__ = self.error.__cause__
                 waiter.fail(error)
-            else:
-                waiter.replies = self.replies
-                waiter.settle()
 
 
 class _Change(_Errand):
@@ -207,14 +223,9 @@ class _Change(_Errand):
     def settle(self) -> None:
         refused = self.error is None and len(self.replies) == 1
         if refused and type(self.replies[0]) is ErrorReply:
-            self.missing = 1
             self._protocol.owe_again(self)
             return
-        self.done = True
-        for waiter in self.joined:
-            waiter.replies = self.replies
-            waiter.error = self.error
-            waiter.settle()
+        super().settle()
 
 
 class _Silence(_Errand):
@@ -227,11 +238,7 @@ class _Silence(_Errand):
         self._protocol = protocol
 
     def settle(self) -> None:
-        self.done = True
-        for waiter in self.joined:
-            waiter.replies = self.replies
-            waiter.error = self.error
-            waiter.settle()
+        super().settle()
         if self.error is None and self.replies != ["OK"]:
             # OFF was not taken for what it is, so every command between was or will be answered.
             reply = self.replies[0]
@@ -373,8 +380,9 @@ class Protocol:
                 self.answered += 1
                 self._counters.replies += 1
                 if not waiter.missing:
-                    owed.popleft()
                     waiter.settle()
+                    if not waiter.missing:
+                        owed.popleft()
             else:
                 self._hand_out(replies)
             if not owed:
@@ -416,8 +424,9 @@ class Protocol:
                         waiter.missing = missing - len(share)
                         break
                 waiter.missing = 0
-                owed.popleft()
-                waiter.settle()
+                waiter.settle()  # first: an interrupt between the two would lose it
+                if not waiter.missing:
+                    owed.popleft()
         finally:
             self._counters.replies += at
 
@@ -432,18 +441,18 @@ class Protocol:
         return found
 
     def owe_again(self, waiter: Waiter) -> None:
-        """One more reply is owed to `waiter`, which has just left the head of the line."""
+        """One more reply is owed to `waiter`, which stays at the head of the line."""
         self.answered -= 1  # not one more asked: that count is for whoever asks
-        self.owed.appendleft(waiter)
+        waiter.missing = 1
 
-    def ask_change(self, data: bytes, waiter: Waiter) -> None:
+    def ask_change(self, data: bytes, waiter: Waiter, counted: bool = True) -> None:
         """Ask for a change of the subscriptions, `data` with HELLO behind it.
 
         `waiter` gets one reply, or two, the first of which is the server's refusal.
         """
         change = _Change(data, self)
         change.joined.append(waiter)
-        self.ask(change)
+        self.ask(change, counted)
         waiter.place = change.place
 
     def ask_silently(self, waiter: Waiter, counted: bool = True) -> None:
@@ -515,6 +524,8 @@ class Protocol:
         under_way = self._loads.get(sha)
         if under_way is not None and not under_way.done:
             under_way.joined.append(waiter)
+            if under_way.done and not waiter.done:
+                under_way.settle()
             return False
         if not may_begin:
             return None
@@ -537,7 +548,7 @@ class Protocol:
         listeners = list(self.listeners)
         for waiters, ran in ((list(self.owed), True), (self.outbox + listeners, False)):
             for waiter in waiters:
-                if not waiter.done:
+                if not waiter.done or isinstance(waiter, _Errand):
                     error = ConnectionLost(self.broken, may_have_run=ran)
                     error.__cause__ = self._cause
                     waiter.fail(error)

@@ -14,6 +14,8 @@ Source: RESP3, "Push types"; the server's own order of confirmations, replies an
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -123,7 +125,7 @@ class Inbox:
             return self._messages.popleft()
         except IndexError:
             if self.ended is not None:
-                raise self.ended from None
+                raise copy.copy(self.ended) from None  # one that is raised again would grow
             return None
 
     def put(self, message: Message) -> None:
@@ -139,8 +141,9 @@ class Inbox:
                     )
                 )
                 return
-            self._messages.popleft()
-            self.dropped += 1
+            with contextlib.suppress(IndexError):  # a reader may have taken it just now
+                self._messages.popleft()
+                self.dropped += 1
         self._messages.append(message)
         self.wake()
 
@@ -170,7 +173,8 @@ class Reading:
 
     def __del__(self) -> None:
         # Dropped without close(): nobody will read it, so nothing is kept for it any more.
-        self._registry.leave(self._inbox, None)
+        if (registry := getattr(self, "_registry", None)) is not None:  # else never made
+            registry.leave(self._inbox)
 
     @property
     def channels(self) -> tuple[bytes, ...]:
@@ -240,37 +244,40 @@ class Registry:
         """Every subscription that stands, in the order in which they were made."""
         return list(self._inboxes.values())
 
-    def enter(self, inbox: Inbox) -> bytes:
+    def enter(self, inbox: Inbox, feed: Feed) -> bytes:
         """Record that `inbox` wants its channels; the commands that say so."""
         with self._lock:
             self._inboxes[id(inbox)] = inbox
             for channel in inbox.channels:
                 at = inbox.verb, channel
                 self._readers[at] = (*self._readers.get(at, ()), inbox)
-        return entering(inbox)
+        return feed.entering(inbox)
 
-    def leave(self, inbox: Inbox, feed: Feed | None) -> bytes | None:
-        """Record that it wants them no more; the commands that say so, if nobody else wants some.
-
-        Args:
-            inbox: One that was entered; if not, nothing happens.
-            feed: Of the connection on which they will be said; None if there is none.
-        """
-        alone = []
+    def leave(self, inbox: Inbox) -> None:
+        """Record that it wants them no more, if it ever did."""
         with self._lock:
-            if self._inboxes.pop(id(inbox), None) is None:
-                return None
             for channel in inbox.channels:
                 at = inbox.verb, channel
                 others = tuple(each for each in self._readers.get(at, ()) if each is not inbox)
                 if others:
                     self._readers[at] = others
-                elif self._readers.pop(at, None) is not None:
-                    alone.append(channel)
-        if not alone or feed is None:
-            return None
-        feed.leaving.update((inbox.verb, channel) for channel in alone)
-        return encode_command(_LEAVE[inbox.verb], *alone) + _HELLO
+                else:
+                    self._readers.pop(at, None)
+            self._inboxes.pop(id(inbox), None)
+
+    def surplus(self, feed: Feed) -> list[bytes]:
+        """The commands that end what a connection gets and nobody wants any more.
+
+        Once they stand in line, `Feed.forget`; until then they are answered again.
+        """
+        with self._lock:
+            ends = [at for at in list(feed.said) if at not in self._readers]
+        begun, feed.ending = feed.ending, ends  # some where an interrupt kept it from being said
+        feed.leaving.update(set(ends).difference(begun))
+        by_verb: dict[Verb, list[bytes]] = {}
+        for verb, channel in ends:
+            by_verb.setdefault(verb, []).append(channel)
+        return [encode_command(_LEAVE[verb], *by_verb[verb]) + _HELLO for verb in by_verb]
 
     def again(self, inbox: Inbox, refusal: ErrorReply | None) -> None:
         """A new connection subscribed `inbox` again, or was refused."""
@@ -281,29 +288,47 @@ class Registry:
 
     def end(self, inbox: Inbox, error: RespError) -> None:
         """`inbox` gets no more, for `error`."""
-        self.leave(inbox, None)
+        self.leave(inbox)
         inbox.end(error)
 
     def feed(self) -> Feed:
         """What takes the pushes of one new connection."""
-        return Feed(self._readers, self._on_push)
+        return Feed(self, self._readers, self._on_push)
 
 
 class Feed:
     """The pushes of one connection.
 
     Attributes:
+        said: Channels that it was told to subscribe to.
         leaving: Channels whose unsubscription was asked for and has not been confirmed.
     """
 
     def __init__(
         self,
+        registry: Registry,
         readers: dict[tuple[Verb, bytes], tuple[Inbox, ...]],
         on_push: Callable[[Push], None] | None,
     ) -> None:
+        self.said: dict[tuple[Verb, bytes], None] = {}
+        self.ending: list[tuple[Verb, bytes]] = []
         self.leaving: Counter[tuple[Verb, bytes]] = Counter()
+        self._registry = registry
         self._readers = readers
         self._on_push = on_push
+
+    def entering(self, inbox: Inbox) -> bytes:
+        """The command that subscribes `inbox`, and HELLO, which marks the end of its answers."""
+        entered = dict.fromkeys((inbox.verb, channel) for channel in inbox.channels)
+        self.said.update(entered)
+        self.ending = [at for at in self.ending if at not in entered]
+        return encode_command(inbox.verb, *inbox.channels) + _HELLO
+
+    def forget(self) -> None:
+        """The end of the surplus was asked for."""
+        for at in self.ending:
+            self.said.pop(at, None)
+        self.ending = []
 
     def __call__(self, push: Push) -> None:
         """Deliver one push."""
@@ -330,23 +355,31 @@ class Feed:
         message = Message(items[-2], items[-1], pattern)
         for inbox in readers:
             inbox.put(message)
+            if inbox.ended is not None:
+                self._registry.leave(inbox)
         return bool(readers)
 
     def _left(self, verb: Verb, channel: object) -> None:
         if not isinstance(channel, bytes):
             return
         at = verb, channel
-        if self.leaving[at] > 0:
+        if self.leaving[at] > 1:
             self.leaving[at] -= 1
-            return
-        told = escaped(channel.decode("latin-1"))
-        for inbox in self._readers.get(at, ()):
-            inbox.end(Closed(f"the server ended the subscription to {told}; subscribe again"))
+        elif self.leaving.pop(at, 0):
+            pass
+        else:
+            self.said.pop(at, None)
+            told = escaped(channel.decode("latin-1"))
+            for inbox in self._readers.get(at, ()):
+                self._registry.end(
+                    inbox,
+                    Closed(f"the server ended the subscription to {told}; subscribe again"),
+                )
 
 
-def entering(inbox: Inbox) -> bytes:
-    """The command that subscribes `inbox`, and HELLO, which marks the end of its answers."""
-    return encode_command(inbox.verb, *inbox.channels) + _HELLO
+def reminder(inbox: Inbox) -> list[bytes]:
+    """What draws an answer, if somebody may be reading who has to be told that `inbox` is over."""
+    return [_HELLO] if inbox.parked else []
 
 
 def needs_resp3(inbox: Inbox) -> RequiresResp3:

@@ -68,6 +68,7 @@ from .errors import (
     ProtocolError,
     Reentered,
     ReplyTimeout,
+    RespError,
     ServerError,
     TransactionAborted,
     TransportError,
@@ -97,9 +98,9 @@ from .pubsub import (
     Reading,
     Registry,
     Verb,
-    entering,
     lost_resp3,
     needs_resp3,
+    reminder,
 )
 from .script import Load, Loaded, Muted, Request, Script, ScriptCall, flush, missed, repair
 from .transaction import (
@@ -261,8 +262,7 @@ class _Link:
     def _look(self, me: object) -> None:
         with self._mutex:
             protocol = self.protocol
-            busy = self._reader is not None or protocol.owed or protocol.outbox
-            if busy or protocol.broken is not None:
+            if self._reader is not None or protocol.broken is not None:
                 return
             self._reader = me
         if self._ready(select.POLLIN, 0):
@@ -288,30 +288,38 @@ class _Link:
             raise waiter.error
         return waiter.replies[0], begun
 
-    def change(self, record: Callable[[], bytes | None], deadline: float) -> ErrorReply | None:
-        """Change what is subscribed to; the server's refusal, or None.
+    def change(
+        self, record: Callable[[], list[bytes]], deadline: float, counted: bool = True
+    ) -> list[ErrorReply | None]:
+        """Change what is subscribed to; of each command the server's refusal, or None.
 
         Args:
             record: Records what is wanted, and answers the commands that say so, if any.
-            deadline: For the server's answer.
+            deadline: For the server's answers.
+            counted: Whether `max_pending` applies.
         """
-        return self._guarded(self._change, record, deadline)
+        return self._guarded(self._change, record, deadline, counted)
 
     def _change(
-        self, me: object, record: Callable[[], bytes | None], deadline: float
-    ) -> ErrorReply | None:
-        waiter = _Caller(b"", 0)
+        self, me: object, record: Callable[[], list[bytes]], deadline: float, counted: bool
+    ) -> list[ErrorReply | None]:
+        waiters = []
         with self._mutex:  # what is recorded is written in that order
-            data = record()
-            if data is None:
-                return None
-            self.protocol.ask_change(data, waiter)
+            for data in record():
+                waiters.append(_Caller(b"", 0))
+                self.protocol.ask_change(data, waiters[-1], counted)
+            self.feed.forget()
+        if not waiters:
+            return []
         self._flush(me, deadline)
-        self._wait(waiter, me, deadline)
-        if waiter.error is not None:
-            raise waiter.error
-        refusal = waiter.replies[0]
-        return refusal if isinstance(refusal, ErrorReply) else None
+        refusals = []
+        for waiter in waiters:
+            self._wait(waiter, me, deadline)
+            if waiter.error is not None:
+                raise waiter.error
+            refusal = waiter.replies[0]
+            refusals.append(refusal if isinstance(refusal, ErrorReply) else None)
+        return refusals
 
     def listen(self, inbox: Inbox, deadline: float) -> None:
         """Wait until `inbox` has something, or the connection ends, or it is time."""
@@ -1124,31 +1132,44 @@ class Connector:
         link = self._live(deadline)
         if self._protocol != 3:
             raise needs_resp3(inbox)
+        subscription = Subscription(self, inbox)
         try:
-            refusal = link.change(partial(self._registry.enter, inbox), deadline)
+            *_, refusal = link.change(
+                lambda: [
+                    *self._registry.surplus(link.feed),
+                    self._registry.enter(inbox, link.feed),
+                ],
+                deadline,
+            )
             if refusal is not None:
                 raise ServerError(refusal.code, refusal.message, verb)
         except BaseException:
             self._unsubscribe(inbox, monotonic() + _LEAVING_S)
             raise
-        return Subscription(self, inbox)
+        return subscription
 
     def _unsubscribe(self, inbox: Inbox, deadline: float) -> None:
         """See that `inbox` gets no more; tell the server, if there is one, what nobody wants."""
+        self._registry.leave(inbox)
         link = self._link
-        if link is None or link.protocol.broken is not None:
-            self._registry.leave(inbox, None)
-        else:
+        if link is not None and link.protocol.broken is None:
             with contextlib.suppress(TransportError):
-                link.change(partial(self._registry.leave, inbox, link.feed), deadline)
+                link.change(
+                    lambda: self._registry.surplus(link.feed) or reminder(inbox), deadline, False
+                )
 
     def _again(self, link: _Link, deadline: float) -> None:
         """Subscribe anew, on a new connection, to all that is wanted."""
-        for inbox in self._registry.wanted:
-            if self._protocol == 3:
-                self._registry.again(inbox, link.change(partial(entering, inbox), deadline))
-            else:
+        wanted = self._registry.wanted
+        if self._protocol != 3:
+            for inbox in wanted:
                 self._registry.end(inbox, lost_resp3(inbox))
+            return
+        refusals = link.change(
+            lambda: [link.feed.entering(each) for each in wanted], deadline, False
+        )
+        for inbox, refusal in zip(wanted, refusals, strict=True):
+            self._registry.again(inbox, refusal)
 
     def _next(self, inbox: Inbox, timeout: float | None) -> Message | None:
         """The next message, or None if none comes in time."""
@@ -1160,12 +1181,20 @@ class Connector:
         tick = min(self._options.heartbeat, self._options.timeout)
         looked = False
         while True:
-            message = inbox.take()
+            try:
+                message = inbox.take()
+            except RespError:
+                self._unsubscribe(inbox, monotonic() + _LEAVING_S)
+                raise
             if message is not None:
                 return message
             now = monotonic()
             link = self._link
             if link is None or link.protocol.broken is not None:
+                wait = self._backoff.not_before - now
+                if 0 < wait < deadline - now:
+                    self._nap(inbox, wait)
+                    continue
                 try:
                     self._live(max(deadline, now + _LATE_S))
                 except ConnectFailed as error:
@@ -1173,7 +1202,7 @@ class Connector:
                     if now >= deadline or not is_network(error):
                         raise
                     wait = max(self._backoff.not_before - now, _LATE_S)
-                    self._pause(min(wait, deadline - now))
+                    self._nap(inbox, min(wait, deadline - now))
             elif now < deadline:
                 link.listen(inbox, min(deadline, now + tick))
                 link.used = monotonic()
@@ -1183,7 +1212,21 @@ class Connector:
                 return None
             else:
                 link.look()
+                if not inbox:
+                    link.beat()
                 looked = True
+
+    def _nap(self, inbox: Inbox, seconds: float) -> None:
+        """Wait, unless `inbox` ends meanwhile."""
+        waiter = _Caller(b"", 0)
+        waiter.sleep = threading.Lock()
+        waiter.sleep.acquire()
+        try:
+            inbox.parked[waiter] = None
+            if inbox.ended is None:
+                waiter.sleep.acquire(timeout=min(seconds, _ASLEEP_AT_MOST_S))
+        finally:
+            inbox.parked.pop(waiter, None)
 
     # Connections.
 
@@ -1267,6 +1310,9 @@ class Connector:
             if self._closed:  # while dialling
                 link.end("the connector was closed")
                 raise Closed
+            # Somebody may have closed a subscription while it was being made anew.
+            with contextlib.suppress(TransportError):
+                link.change(lambda: self._registry.surplus(link.feed), deadline, False)
             return link
         finally:
             if mine and mine[0]:
@@ -1418,8 +1464,9 @@ class Subscription(Reading):
 
     def close(self, timeout: float | None = None) -> None:
         """Receive no more. Channels that other subscriptions want stay subscribed to."""
+        deadline = self._connector._deadline(timeout)
         self._end()
-        self._connector._unsubscribe(self._inbox, self._connector._deadline(timeout))
+        self._connector._unsubscribe(self._inbox, deadline)
 
     def __enter__(self) -> Self:
         return self
