@@ -309,6 +309,8 @@ class _Link(asyncio.Protocol):
                     if first.error is not None:
                         raise first.error
                     pace.learn(counters.replies - replies, counters.bytes_in - received)
+                    if first is not sent[0]:  # which tells what began
+                        first.data = b""
             for waiter in sent:
                 await self._wait(waiter)
                 if waiter.error is not None:

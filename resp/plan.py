@@ -146,9 +146,12 @@ def frame(command: Command) -> bytes:
             check_name(command)
             return encode_command(*command)
         return head.encode(command[1:])
-    own = getattr(command, "frame", None)
-    if own is not None:
-        return own()  # type: ignore[no-any-return]
+    if getattr(command, "command", None) is not None and hasattr(command, "frame"):
+        data = cast(Call, command).frame()
+        if type(data) is not bytes or not data:
+            told = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
+            raise EncodeTypeError(f"what a command's frame() answers is its bytes, not {told}")
+        return data
     if isinstance(command, (list, tuple)):  # a tuple of a kind of its own, or nearly one
         return frame(tuple(command))
     raise EncodeTypeError(
@@ -156,7 +159,7 @@ def frame(command: Command) -> bytes:
     )
 
 
-_Ready: TypeAlias = "bytes | Piece | Rows"
+_Ready: TypeAlias = "tuple[Arg, ...] | bytes | Piece | Rows"
 
 
 class Piece:
@@ -197,8 +200,9 @@ class Pace:
 def prepare(commands: Sequence[Command], max_pending: int) -> list[_Ready]:
     """`commands`, all of them encoded, or such that encoding them cannot fail.
 
-    Those of one form, which large pipelines are made of, are encoded later, slice by slice, so that
-    the server can work on what was sent while the rest is encoded. MULTI .. EXEC becomes one piece:
+    The latter are encoded later, slice by slice, so that the server can work on what was sent while
+    the rest is encoded, and so that memory does not hold all of it; those of one form, which large
+    pipelines are made of, many at a time. MULTI .. EXEC becomes one piece:
     what other callers say must not come between.
 
     Raises:
@@ -215,6 +219,9 @@ def prepare(commands: Sequence[Command], max_pending: int) -> list[_Ready]:
             continue
         for command in block:
             word = ""
+            if inside is None and _is_plain(command):
+                ready.append(cast("tuple[Arg, ...]", command))
+                continue
             try:
                 data = frame(command)
             except RefusedCommand:
@@ -269,6 +276,23 @@ def _rows(commands: Sequence[Command]) -> Rows | None:
         return None
 
 
+def _is_plain(command: Command) -> bool:
+    """Whether a glance shows that a tuple may be sent, and that encoding it cannot fail."""
+    if type(command) is not tuple:
+        return False
+    try:
+        known = command[0] in _heads
+    except (IndexError, TypeError, ValueError):
+        return False
+    for arg in command:
+        kind = type(arg)
+        if kind is str:
+            known = known and cast(str, arg).isascii()
+        elif kind is not bytes and kind is not int:
+            return False
+    return known
+
+
 def _rows_of_tuples(commands: Sequence[tuple[Arg, ...]]) -> tuple[bytes, list[Any], int] | None:
     names = set(map(_FIRST, commands))
     lengths = set(map(len, commands))
@@ -303,7 +327,9 @@ def slices(ready: Sequence[_Ready], pace: Pace) -> Iterator[tuple[bytes, int]]:
                     yield b"".join(frames), count
                     frames, count, size = [], 0, 0
             continue
-        if isinstance(item, bytes):
+        if isinstance(item, tuple):
+            data, held = frame(item), 1
+        elif isinstance(item, bytes):
             data, held = item, 1
         else:
             data, held = item.data, item.count

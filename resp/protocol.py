@@ -333,7 +333,7 @@ class Protocol:
             ConnectionLost: The connection ended before; nothing was sent.
         """
         if self.broken is not None:
-            raise ConnectionLost(self.broken, may_have_run=False)
+            raise ConnectionLost(self.broken, may_have_run=False) from self._cause
         if counted and self.asked - self.answered + waiter.missing > self.max_pending:
             self._counters.overloads += 1
             raise Overloaded(
@@ -516,7 +516,7 @@ class Protocol:
             Whether a load was put in the outbox, to be written; None where there is none to join.
         """
         if self.broken is not None:
-            raise ConnectionLost(self.broken, may_have_run=False)
+            raise ConnectionLost(self.broken, may_have_run=False) from self._cause
         if self._loaded.get(sha, 0) > missed_at:
             waiter.replies = [sha]
             waiter.settle()

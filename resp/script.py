@@ -91,7 +91,15 @@ class Script:
                 f"keys and args of script {self.name!r} are lists or tuples of arguments, not "
                 f"{type(keys).__name__} and {type(args).__name__}"
             )
-        head = self._heads.get(len(keys)) or self.head(len(keys))
+        try:
+            count = len(keys)
+            len(args)  # one that can be read only once could not be said again
+        except TypeError:
+            raise EncodeTypeError(
+                f"keys and args of script {self.name!r} are lists or tuples of arguments, not "
+                f"{type(keys).__name__} and {type(args).__name__}"
+            ) from None
+        head = self._heads.get(count) or self.head(count)
         return head.encode((*keys, *args))
 
     def load(self) -> bytes:

@@ -246,6 +246,8 @@ class _Link:
                     if first.error is not None:
                         raise first.error
                     pace.learn(counters.replies - replies, counters.bytes_in - received)
+                    if first is not sent[0]:  # which tells what began
+                        first.data = b""
             for waiter in sent:
                 self._wait(waiter, me, deadline)
                 if waiter.error is not None:
