@@ -361,16 +361,19 @@ def test_messages_of_subscriptions_are_not_for_the_hook(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_hello_within_a_pipeline_is_refused(shell: Shell, server: Any, version: int) -> None:
+def test_hello_within_a_pipeline_is_refused(
+    shell: Shell, server: Any, version: int, fresh_name: str
+) -> None:
     tap = Tap()
     connector = shell.connect(server.url, tap=tap)
     tap.clear()
-    whole: list[Command] = [("HGETALL", "k"), ("HELLO", version), ("HGETALL", "k")]
+    ask = ("HGETALL", fresh_name)
+    whole: list[Command] = [ask, ("HELLO", version), ask]
     for said in (whole, whole[1:2]):
         with pytest.raises(RefusedCommand, match="HELLO"):
             connector.pipeline(said)
     assert len(tap) == 0
-    assert connector.command("HGETALL", "k") == {}
+    assert connector.command(*ask) == ({} if connector.stats()["protocol"] == 3 else [])
 
 
 @pytest.mark.parametrize("verb", ["pipeline", "send"])
