@@ -1310,7 +1310,8 @@ class AsyncSubscription(Reading):
         """The next message, or None if none comes in time.
 
         Args:
-            timeout: Seconds; 0 looks at what has come, None is the connector's default.
+            timeout: Seconds; 0 looks at what has come, None is the connector's default. Where the
+                connection was lost, it is made anew meanwhile, and by later calls.
 
         Raises:
             Closed: The subscription or its connector was closed, or a reader was too slow.

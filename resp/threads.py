@@ -127,6 +127,7 @@ _IDLE_S: Final = 0.01  # after so long without a call, a look at the socket cost
 _LATE_S: Final = 0.01  # how much too late the socket's own timeout may end a wait
 _LEAVING_S: Final = 0.5  # for writing what others left to a caller that was interrupted
 _BLOCKED_S: Final = 0.05  # how often a writer whose peer does not read looks for a reader
+_DIAL_S: Final = 1.0  # for a reader that looks at messages for a shorter time than a dial takes
 _ASLEEP_AT_MOST_S: Final = 3600.0  # what a lock and a socket take for a timeout is bounded
 _SEND_FLAGS: Final = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
@@ -1198,7 +1199,7 @@ class Connector:
                     self._nap(inbox, wait)
                     continue
                 try:
-                    self._live(max(deadline, now + _LATE_S))
+                    self._live(max(deadline, now + _DIAL_S))
                 except ConnectFailed as error:
                     now = monotonic()
                     if now >= deadline or not is_network(error):
@@ -1443,7 +1444,8 @@ class Subscription(Reading):
         """The next message, or None if none comes in time.
 
         Args:
-            timeout: Seconds; 0 looks at what has come, None is the connector's default.
+            timeout: Seconds; 0 looks at what has come, None is the connector's default. Where the
+                connection was lost, making it anew may take a second, however short the time.
 
         Raises:
             Closed: The subscription or its connector was closed, or a reader was too slow.

@@ -401,7 +401,7 @@ def test_a_tls_handshake_cancelled(run: Any, server: Any, certificates: Certific
 
 def test_a_wait_before_dialling_again_cancelled(run: Any, server: Any) -> None:
     async def main(proxy: Proxy) -> None:
-        async with await connect_async(proxy.url, backoff=(0.3, 0.3)) as connector:
+        async with await connect_async(proxy.url, backoff=(1, 1)) as connector:
             proxy.refuse = True
             proxy.links[-1].cut()
             with pytest.raises((ConnectFailed, ConnectionLost)):
@@ -658,12 +658,12 @@ def test_a_reader_interrupted_anywhere_while_it_serves_another(fake: Fakes, verb
         nonlocal connector
         begun.clear()
         quiet.clear()
-        with connect(server.url, timeout=2) as connector:
+        with connect(server.url, timeout=10) as connector:
             other = begin(follow)
             interrupted(interrupt, lambda: connector.command("ECHO", "mine"))
             begun.set()
             quiet.set()
-            wait([other], 1)
+            wait([other], 5)
             assert other.done(), "another hangs"
             error = other.exception()
             assert error is None or isinstance(error, ConnectionLost), f"another's: {error!r}"
@@ -704,7 +704,7 @@ def test_a_verb_interrupted_anywhere(server: Any, verb: str) -> None:
     call = VERBS[verb]
 
     def attempt(interrupt: Interrupt) -> None:
-        with connect(server.url, timeout=0.5) as connector:
+        with connect(server.url, timeout=5) as connector:
             call(connector)
             interrupted(interrupt, lambda: call(connector))
             right_again(connector)
@@ -722,7 +722,7 @@ def test_a_transaction_that_watches_interrupted_anywhere(server: Any, fresh_name
     other = fresh_name + "other"
 
     def attempt(interrupt: Interrupt) -> None:
-        with connect(server.url, timeout=0.5) as connector:
+        with connect(server.url, timeout=5) as connector:
             interrupted(
                 interrupt,
                 lambda: connector.transaction(counting(fresh_name), watch=[fresh_name]),
@@ -739,19 +739,17 @@ def test_a_read_of_a_subscription_interrupted_anywhere(server: Any, fresh_name: 
 
     def attempt(interrupt: Interrupt) -> None:
         with (
-            connect(server.url, timeout=0.5) as connector,
+            connect(server.url, timeout=5) as connector,
             connector.subscribe(fresh_name) as subscription,
         ):
             server.admin.publish(fresh_name, "first")
-            first = interrupted(interrupt, lambda: subscription.get(0.5))
+            first = interrupted(interrupt, lambda: subscription.get(5))
             assert first is KeyboardInterrupt or first.payload == b"first"
-            if connector.stats()["status"] != "connected":
-                while subscription.get(0.001) is not None:
-                    pass  # once all is read that had come, the connection is made anew
+            right_again(connector)  # if the connection has ended, it is made anew
             server.admin.publish(fresh_name, "second")
             payloads = []
             while b"second" not in payloads:
-                message = subscription.get(0.5)
+                message = subscription.get(5)
                 assert message is not None
                 payloads.append(message.payload)
             assert payloads in ([b"second"], [b"first", b"second"])
@@ -762,7 +760,7 @@ def test_a_read_of_a_subscription_interrupted_anywhere(server: Any, fresh_name: 
 
 def test_a_close_of_a_subscription_interrupted_anywhere(server: Any, fresh_name: str) -> None:
     def attempt(interrupt: Interrupt) -> None:
-        with connect(server.url, timeout=0.5) as connector:
+        with connect(server.url, timeout=5) as connector:
             subscription = connector.subscribe(fresh_name)
             other = connector.subscribe(fresh_name + "other")
             interrupted(interrupt, subscription.close)
@@ -771,11 +769,8 @@ def test_a_close_of_a_subscription_interrupted_anywhere(server: Any, fresh_name:
             right_again(connector)
             with pytest.raises(Closed):
                 subscription.get(0.1)
-            if connector.stats()["reconnects"] or connector.stats()["status"] != "connected":
-                other.get(0.001)
-                right_again(connector)
             server.admin.publish(fresh_name + "other", "heard")
-            message = other.get(0.5)
+            message = other.get(5)
             assert message is not None
 
     every_interrupt(attempt, 10)
@@ -789,7 +784,7 @@ def test_tls_interrupted_anywhere(server: Any, certificates: Certificates, begin
         url = f"valkeys://127.0.0.1:{relay.port}"
 
         def attempt(interrupt: Interrupt) -> None:
-            with connect(url, timeout=1, tls=context) as connector:
+            with connect(url, timeout=5, tls=context) as connector:
                 link: Any = connector._link
                 if begins == "with the dial":
                     link.end("the test cut it")
@@ -882,7 +877,7 @@ def test_an_interrupt_of_a_wait_before_dialling_again(server: Any) -> None:
     try:
         with (
             Proxy((server.host, server.port)) as proxy,
-            connect(proxy.url, backoff=(0.5, 0.5)) as connector,
+            connect(proxy.url, backoff=(1, 1)) as connector,
         ):
             proxy.refuse = True
             proxy.links[-1].cut()

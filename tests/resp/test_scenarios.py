@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -24,6 +25,7 @@ import redis
 from emq.embedded import Embedded
 from resp import (
     AsyncConnector,
+    ConnectFailed,
     ConnectionLost,
     Connector,
     ErrorReply,
@@ -353,6 +355,23 @@ def test_numbers_of_any_size_under_the_tightest_limit(server: Any, shell_kind: s
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_only_looks_is_connected_again_over_a_slow_path(
+    server: Any, fresh_name: str
+) -> None:
+    """The way there and back takes longer than each of its looks."""
+    with Proxy((server.host, server.port)) as proxy:
+        proxy.to_client = Fault(delay=0.03)
+        with connect(proxy.url) as connector, connector.subscribe(fresh_name) as subscription:
+            proxy.links[-1].cut()
+            for _ in range(30):
+                with contextlib.suppress(ConnectFailed):
+                    subscription.get(0)
+                if subscription.gaps:
+                    break
+                time.sleep(0.02)  # what such a reader does between its looks
+            assert subscription.gaps == 1
 
 
 # Scripts.
