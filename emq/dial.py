@@ -16,8 +16,7 @@ def connect(url: str, *, wire_version: str | None = WIRE_VERSION, **options: Any
     """Dial a server, for threads, and make sure that it speaks this wire version.
 
     Args:
-        url: `valkey://user:password@host:port/db`, or `unix:///path`. This version has no TLS:
-            `valkeys://` is refused.
+        url: `valkey://user:password@host:port/db`, `valkeys://...` for TLS, or `unix:///path`.
         wire_version: What the server's other clients speak. It is compared on every connect and
             reconnect, and claimed where nobody has. None connects without looking.
         options: Those of `resp.connect`.

@@ -84,7 +84,10 @@ class Options:
         tls: How the server is verified and what is presented to it, with `valkeys://`; None
             verifies it, name included, against the system's authorities.
         tap: Records every byte, before TLS; None records nothing and costs nothing.
-        on_connect: Makes the plan that runs on every new connection before anything else.
+        on_connect: Makes the plan that runs on every new connection before anything else. So it
+            does on the one kept for transactions that watch, which in the shell for threads is
+            read only while there is one: let it ask for no pushes that nobody's reads caused, as
+            CLIENT TRACKING with BCAST does; use a `sibling` for those.
         on_push: Gets every push that belongs to no subscription, such as `invalidate`; None drops
             them. It runs where replies are handed out, and must not call its connector.
         on_event: Gets an `Event` for each connection made or lost and each exchange; None makes
@@ -238,7 +241,10 @@ def check_timeout(seconds: object, name: str = "timeout") -> float:
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise ValueError(f"{name} must be a number of seconds above 0, or math.inf: {seconds!r}")
-    return float(seconds)
+    try:
+        return float(seconds)
+    except OverflowError:  # an int of hundreds of digits
+        raise ValueError(f"{name} is too large; math.inf is no limit") from None
 
 
 def _whole(text: str) -> int:
@@ -431,8 +437,9 @@ def _accepted(address: Address, command: tuple[str | int, ...]) -> Plan[None]:
 
 def is_unasked(reply: ErrorReply) -> bool:
     """Whether the server says that it takes no such client: before anything was said, and so no
-    answer to what was."""
-    return reply.code == "DENIED" or "max number of clients" in reply.message
+    answer to what was. Only the first reply of a connection can say so; in any other it is a
+    script's own word."""
+    return reply.message.startswith(("ERR max number of clients", "DENIED Valkey", "DENIED Redis"))
 
 
 def refused(address: Address, command: str, reply: ErrorReply) -> Refused:

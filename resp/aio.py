@@ -345,9 +345,11 @@ class _Link(asyncio.Protocol):
             counted: Whether `max_pending` applies.
         """
         waiters = []
+        if counted:  # before it is recorded: what is not said needs no taking back
+            self.protocol.make_room()
         for data in record():
             waiters.append(_Task(b"", 0, deadline))
-            self.protocol.ask_change(data, waiters[-1], counted)
+            self.protocol.ask_change(data, waiters[-1], False)
         self.feed.forget()
         if waiters:
             self._flush_soon()
@@ -638,7 +640,7 @@ class AsyncConnector:
             raise waiter.error
         reply = waiter.replies[0]
         if type(reply) is ErrorReply:
-            self._judge(link, reply)
+            self._judge(link, reply, waiter.place)
             if is_loading(reply):
                 reply = await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
                 if type(reply) is not ErrorReply:
@@ -900,14 +902,14 @@ class AsyncConnector:
             if type(reply) is ErrorReply:
                 return await self._mended(command, waiter, link, deadline)
         elif type(reply) is ErrorReply:
-            self._judge(link, reply)
+            self._judge(link, reply, waiter.place)
             if is_loading(reply):
                 return await self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
         return reply
 
-    def _judge(self, link: _Link, reply: ErrorReply) -> None:
+    def _judge(self, link: _Link, reply: ErrorReply, place: int = 1) -> None:
         """Raise, if `reply` is no answer, but says that the server takes no such client."""
-        if is_unasked(reply):
+        if place == 1 and is_unasked(reply):  # in the place of the first answer, or never
             link.end("the server refused the connection")
             raise refused(self._address, "", reply)
 
@@ -915,7 +917,7 @@ class AsyncConnector:
         """The answer of a script call whose first answer was an error."""
         reply = waiter.replies[0]
         if isinstance(reply, ErrorReply):
-            self._judge(link, reply)
+            self._judge(link, reply, waiter.place)
         if is_loading(reply):
             [reply] = await self._when_loaded(
                 lambda: self._flush([call], deadline), [reply], deadline

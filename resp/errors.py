@@ -28,7 +28,9 @@ from __future__ import annotations
 
 import builtins
 from enum import Enum
-from typing import Any
+from typing import Any, Final
+
+_QUOTED: Final = ", with args beginning with"
 
 
 def escaped(message: str) -> str:
@@ -36,7 +38,7 @@ def escaped(message: str) -> str:
 
     A server that does not know a command quotes what came with it, be it a password.
     """
-    told = message.partition(", with args beginning with")[0]
+    told = message.partition(_QUOTED)[0]
     return ascii(told)[1:-1]
 
 
@@ -109,6 +111,11 @@ class ServerError(RespError):
     def __str__(self) -> str:
         told = escaped(self.message)
         return f"{told} (answering {self.command})" if self.command else told
+
+    def __repr__(self) -> str:
+        # Not `args`: loggers and event loops show this, and the text may quote what came with it.
+        told = self.message.partition(_QUOTED)[0]
+        return f"{type(self).__name__}({self.code!a}, {told!a}, {self.command!a})"
 
 
 class ShaMismatch(RespError):

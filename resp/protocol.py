@@ -335,15 +335,28 @@ class Protocol:
         if self.broken is not None:
             raise ConnectionLost(self.broken, may_have_run=False) from self._cause
         if counted and self.asked - self.answered + waiter.missing > self.max_pending:
-            self._counters.overloads += 1
-            raise Overloaded(
-                f"{self.pending} replies are owed and max_pending is {self.max_pending}; "
-                "wait for some, or raise max_pending"
-            )
+            raise self.overload()
         self.asked = waiter.place = self.asked + waiter.missing
         self._counters.commands += waiter.missing
         # One step for the interpreter: an interrupt leaves the waiter out, or in with its bytes.
         self.outbox.append(waiter)
+
+    def make_room(self) -> None:
+        """See that one more reply may be owed, before what draws it is recorded.
+
+        Raises:
+            Overloaded: `max_pending` replies are owed.
+        """
+        if self.broken is None and self.asked - self.answered >= self.max_pending:
+            raise self.overload()
+
+    def overload(self) -> Overloaded:
+        """The error for a call that is one too many."""
+        self._counters.overloads += 1
+        return Overloaded(
+            f"{self.pending} replies are owed and max_pending is {self.max_pending}; "
+            "wait for some, or raise max_pending"
+        )
 
     def take_outbox(self) -> bytes:
         """What is to be written now. Those who stand there join the line, in order."""

@@ -308,9 +308,11 @@ class _Link:
     ) -> list[ErrorReply | None]:
         waiters = []
         with self._mutex:  # what is recorded is written in that order
+            if counted:  # before it is recorded: what is not said needs no taking back
+                self.protocol.make_room()
             for data in record():
                 waiters.append(_Caller(b"", 0))
-                self.protocol.ask_change(data, waiters[-1], counted)
+                self.protocol.ask_change(data, waiters[-1], False)
             self.feed.forget()
         if not waiters:
             return []
@@ -784,9 +786,10 @@ class Connector:
         """
         data = frame(args)
         link, deadline = self._begin(timeout)
-        reply = link.exchange(data, deadline).replies[0]
+        waiter = link.exchange(data, deadline)
+        reply = waiter.replies[0]
         if type(reply) is ErrorReply:
-            self._judge(link, reply)
+            self._judge(link, reply, waiter.place)
             if is_loading(reply):
                 reply = self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
                 if type(reply) is not ErrorReply:
@@ -1029,14 +1032,14 @@ class Connector:
             if type(reply) is ErrorReply:
                 return self._mended(command, waiter, link, deadline)
         elif type(reply) is ErrorReply:
-            self._judge(link, reply)
+            self._judge(link, reply, waiter.place)
             if is_loading(reply):
                 return self._when_loaded(lambda: self._ask(data, deadline), reply, deadline)
         return reply
 
-    def _judge(self, link: _Link, reply: ErrorReply) -> None:
+    def _judge(self, link: _Link, reply: ErrorReply, place: int = 1) -> None:
         """Raise, if `reply` is no answer, but says that the server takes no such client."""
-        if is_unasked(reply):
+        if place == 1 and is_unasked(reply):  # in the place of the first answer, or never
             link.end("the server refused the connection")
             raise refused(self._address, "", reply)
 
@@ -1044,7 +1047,7 @@ class Connector:
         """The answer of a script call whose first answer was an error."""
         reply = waiter.replies[0]
         if isinstance(reply, ErrorReply):
-            self._judge(link, reply)
+            self._judge(link, reply, waiter.place)
         if is_loading(reply):
             say = partial(self._flush, [call], deadline)
             [reply] = self._when_loaded(say, [reply], deadline)

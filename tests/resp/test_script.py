@@ -716,3 +716,15 @@ def test_pipelines_of_threads_while_the_cache_is_flushed(
     assert sorted(runs) == list(range(1, len(runs) + 1))
     assert int(server.admin.get(fresh_name)) == len(runs)
     shell.close()
+
+
+def test_a_script_that_says_denied_is_no_refusal(shell: Shell, server: Any) -> None:
+    """It ran, so nothing may say that it did not, and the connection stands."""
+    script = Script("denied", "return redis.error_reply('DENIED Valkey has too many')")
+    connector = shell.connect(server.url)
+    for _ in range(2):
+        with pytest.raises(ServerError, match="DENIED"):
+            connector.eval(script)
+    with pytest.raises(ServerError, match="DENIED"):
+        connector.command("EVALSHA", script.sha, 0)
+    assert connector.stats()["reconnects"] == 0
