@@ -132,7 +132,11 @@ class ShaMismatch(RespError):
         self.got = got
 
     def __str__(self) -> str:
-        return f"script load answered {self.got!r} instead of the digest {self.expected}"
+        try:
+            told = f"{self.got!r:.100}"
+        except ValueError:  # an int of thousands of digits
+            told = type(self.got).__name__
+        return f"script load answered {told} instead of the digest {self.expected}"
 
 
 class RefusedCommand(RespError, ValueError):

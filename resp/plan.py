@@ -146,14 +146,22 @@ def frame(command: Command) -> bytes:
             check_name(command)
             return encode_command(*command)
         return head.encode(command[1:])
-    if getattr(command, "command", None) is not None and hasattr(command, "frame"):
+    if isinstance(command, (list, tuple)) and not _is_call(command):
+        return frame(tuple(command))  # a tuple of a kind of its own, or nearly one
+    return _framed(command)
+
+
+def _is_call(command: object) -> bool:
+    return getattr(command, "command", None) is not None and hasattr(command, "frame")
+
+
+def _framed(command: Command) -> bytes:
+    if _is_call(command):
         data = cast(Call, command).frame()
         if type(data) is not bytes or not data:
             told = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
             raise EncodeTypeError(f"what a command's frame() answers is its bytes, not {told}")
         return data
-    if isinstance(command, (list, tuple)):  # a tuple of a kind of its own, or nearly one
-        return frame(tuple(command))
     raise EncodeTypeError(
         f"a command is a tuple of arguments or a script call, not {type(command).__name__}"
     )
@@ -257,7 +265,7 @@ def _rows(commands: Sequence[Command]) -> Rows | None:
     try:
         if kind is tuple:
             found = _rows_of_tuples(cast("Sequence[tuple[Arg, ...]]", commands))
-        elif (rows := getattr(kind, "rows", None)) is not None:
+        elif (rows := getattr(kind, "_rows_of_calls", None)) is not None:
             found = rows(commands)
         else:
             return None
@@ -348,7 +356,7 @@ def slices(ready: Sequence[_Ready], pace: Pace) -> Iterator[tuple[bytes, int]]:
 
 def boot_frame(command: Command) -> bytes:
     """The bytes of a command of the boot sequence, where nothing is refused."""
-    return encode_command(*command) if isinstance(command, tuple) else command.frame()
+    return encode_command(*command) if isinstance(command, tuple) else _framed(command)
 
 
 def command_name(command: Command) -> str:
@@ -380,8 +388,12 @@ def check_name(command: tuple[Arg, ...]) -> None:
 
 
 def _word(argument: object) -> str:
-    if isinstance(argument, (bytes, bytearray, memoryview)):
-        argument = bytes(argument).decode("latin-1")
+    try:
+        if isinstance(argument, (bytes, bytearray, memoryview)):
+            argument = bytes(argument).decode("latin-1")
+        argument = str(argument)
+    except ValueError:  # a view that was released, an int of thousands of digits: not refused here
+        argument = type(argument).__name__
     return ascii(str(argument)[:64].upper())[1:-1]
 
 

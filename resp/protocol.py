@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from .decode import Decoder, ErrorReply, Push, Reply
+from .decode import Decoder, ErrorReply, Pairs, Push, Reply
 from .errors import (
     ConnectionLost,
     Overloaded,
@@ -226,6 +226,10 @@ class _Change(_Errand):
             self._protocol.owe_again(self)
             return
         super().settle()
+        if self.error is None and not isinstance(self.replies[-1], (dict, Pairs)):
+            # That was not HELLO's answer, so whose it is, and whose are all behind it, is unknown.
+            told = type(self.replies[-1]).__name__
+            raise ProtocolError(f"HELLO was answered with a {told}", self._protocol.offset)
 
 
 class _Silence(_Errand):

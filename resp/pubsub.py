@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -79,6 +80,7 @@ class Inbox:
             published in between are missing.
         ended: Why no more messages will come, or None.
         parked: Those who wait for a message.
+        reading: Answers the subscription that reads it, or None where that was dropped.
     """
 
     __slots__ = (
@@ -90,6 +92,7 @@ class Inbox:
         "gaps",
         "overflow",
         "parked",
+        "reading",
         "verb",
     )
 
@@ -110,6 +113,7 @@ class Inbox:
         self.gaps = 0
         self.ended: RespError | None = None
         self.parked: dict[Waiter, None] = {}
+        self.reading: Callable[[], object] | None = None
         self._messages: deque[Message] = deque()
 
     def __len__(self) -> int:
@@ -168,6 +172,7 @@ class Reading:
 
     def __init__(self, inbox: Inbox, registry: Registry) -> None:
         self._inbox = inbox
+        inbox.reading = weakref.ref(self)
         self._registry = registry
         self.closed = False
 
@@ -217,7 +222,10 @@ def _name(channel: Arg) -> bytes:
                 "a channel is str with a lone surrogate; encode it to bytes yourself"
             ) from None
     if isinstance(channel, bytes | bytearray | memoryview):
-        return bytes(channel)
+        try:
+            return bytes(channel)
+        except ValueError:
+            raise EncodeValueError("a channel is memoryview that was released") from None
     raise EncodeTypeError(f"a channel is str or bytes, not {type(channel).__name__}")
 
 
@@ -238,6 +246,10 @@ class Registry:
         # Tuples, replaced as a whole: whoever delivers looks without the lock.
         self._readers: dict[tuple[Verb, bytes], tuple[Inbox, ...]] = {}
         self._inboxes: dict[int, Inbox] = {}
+
+    def renew(self, lock: AbstractContextManager[Any]) -> None:
+        """In a forked child: another lock, for a thread that is no more may hold the one before."""
+        self._lock = lock
 
     @property
     def wanted(self) -> list[Inbox]:
@@ -271,6 +283,9 @@ class Registry:
         Once they stand in line, `Feed.forget`; until then they are answered again.
         """
         with self._lock:
+            for inbox in self.wanted:  # those whose reader an interrupt kept from leaving
+                if inbox.reading is not None and inbox.reading() is None:
+                    self.leave(inbox)
             ends = [at for at in list(feed.said) if at not in self._readers]
         begun, feed.ending = feed.ending, ends  # some where an interrupt kept it from being said
         feed.leaving.update(set(ends).difference(begun))

@@ -141,7 +141,7 @@ class ScriptCall:
         return self.script.frame(self.keys, self.args)
 
     @staticmethod
-    def rows(calls: Sequence[ScriptCall]) -> tuple[bytes, list[Any], int] | None:
+    def _rows_of_calls(calls: Sequence[ScriptCall]) -> tuple[bytes, list[Any], int] | None:
         """Of calls that differ in keys and arguments alone: how their commands begin, all of their
         keys and arguments, and how many each has. None where they differ in more."""
         forms = {
@@ -198,6 +198,8 @@ def flush(commands: list[Command]) -> Exchange[list[Reply]]:
     Yields lists of commands, and receives their replies and the place of the latest of them; and
     what `repair` yields. Each reply stands in its command's place.
     """
+    if not commands:
+        return []
     replies: list[Reply]
     replies, place = yield commands
     again = []

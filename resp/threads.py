@@ -143,6 +143,18 @@ class _Caller(Waiter):
             _wake(self.sleep)
 
 
+def _holders(place: object, role: str) -> int:
+    """How many references there are to what `place` has for `role`."""
+    return sys.getrefcount(getattr(place, role))
+
+
+class _Place:
+    role = object()
+
+
+_ALONE: Final = _holders(_Place, "role")  # where nothing else refers to it
+
+
 def _wake(bed: threading.Lock) -> None:
     # One that is unlocked was woken already; whoever wakes looks at all it may be woken for.
     with contextlib.suppress(RuntimeError):
@@ -188,7 +200,8 @@ class _Link:
 
     def exchange(self, data: bytes, deadline: float) -> _Caller:
         """Send one command and wait for its reply."""
-        me = waiter = _Caller(data, 1)
+        me = object()
+        waiter = _Caller(data, 1)
         if self._owned():
             raise Reentered(may_have_run=False)
         try:
@@ -507,9 +520,7 @@ class _Link:
                 continue
             with self._mutex:
                 if waiter.sleep is None:
-                    roles = (self._reader, self._writer)
-                    if any(name in roles for name in _me(sys._getframe()) if name is not me):
-                        # It would wait for a call further down this very stack.
+                    if self._is_below(me):
                         raise Reentered(may_have_run=True)
                     waiter.sleep = threading.Lock()
                     waiter.sleep.acquire()
@@ -529,6 +540,14 @@ class _Link:
                 with self._mutex:
                     if self._reader is None:
                         self._hand_on()
+
+    def _is_below(self, me: object) -> bool:
+        """Whether a role is held by a call further down this very stack, for which to wait would
+        be for ever. (Nothing of a role is kept in a variable: see `_find_lost_roles`.)"""
+        return any(
+            name is not me and (name is self._reader or name is self._writer)
+            for name in _me(sys._getframe())
+        )
 
     def _sleep(self, waiter: _Caller, deadline: float) -> None:
         left = min(deadline - monotonic(), _ASLEEP_AT_MOST_S)
@@ -596,7 +615,7 @@ class _Link:
                 if name is me:
                     del self._sleepers[sleeper]
             if isinstance(error, ReplyTimeout):
-                self._find_lost_roles(me)
+                self._find_lost_roles()
             if self._writer is me:
                 self._writer = None
                 self._end("a write to the server was interrupted", error)
@@ -616,21 +635,21 @@ class _Link:
                     _wake(sleeper.sleep)
         if self.protocol.outbox:  # it may be that an interrupt kept the caller from writing it
             self._flush(me, monotonic() + _LEAVING_S)
+            with self._mutex:
+                if self._reader is me:  # it read while its peer took no more
+                    self._hand_on()
 
-    def _find_lost_roles(self, me: object) -> None:
+    def _find_lost_roles(self) -> None:
         """End the connection if a role is held by a call that is no more.
 
         Two interrupts within microseconds can take a caller away from its own leaving. Whoever
-        waits for it in vain finds out, at the end of its time.
+        waits for it in vain finds out, at the end of its time: the name of a call that goes on is
+        held by that call too, and one of a call that is no more by its role alone.
         """
-        held = {me, None}
-        for innermost in sys._current_frames().values():
-            held.update(_me(innermost))
-        if self._writer not in held or self._reader not in held:
-            if self._writer not in held:
-                self._writer = None
-            if self._reader not in held:
-                self._reader = None
+        lost = [role for role in ("_writer", "_reader") if _holders(self, role) <= _ALONE]
+        for role in lost:
+            setattr(self, role, None)
+        if lost:
             self._end("an interrupted call left the connection in disorder")
 
     def _hand_on(self) -> None:
@@ -760,13 +779,13 @@ class Connector:
         self._registry = Registry(
             threading.RLock(), None if options.on_push is None else guarded(options.on_push)
         )
-        self._dialling = threading.Lock()
-        self._dialler = 0  # the thread that holds it
+        # Owned, as a link's mutex is: a signal handler may come while it is held.
+        self._dialling = threading.RLock()
         self._probing = threading.RLock()  # a signal handler may come within a look
         self._backoff = Backoff(*options.backoff)
         self._tries = 0
         self._watcher: Connector | None = None
-        self._watching = threading.Lock()
+        self._watching = threading.RLock()
         self._closed = False
         self._closing = threading.Lock()  # locked until `close`, for those who wait meanwhile
         self._closing.acquire()
@@ -877,9 +896,12 @@ class Connector:
         if not keys:
             plan = atomically(check_commands(commands), most)
             return run_plan(plan, self._exchange(self._live(deadline), deadline))
+        watching = self._watching  # in a child that is forked meanwhile it is another
+        if _owned(watching):  # by a hook, a plan that decides, or a signal handler
+            raise Reentered(may_have_run=False)
         mine: list[bool] = []
         try:
-            _acquire(self._watching, deadline, mine)
+            _acquire(watching, deadline, mine)
             if not mine[0]:
                 raise ReplyTimeout(
                     "other transactions that watch took too long", may_have_run=False
@@ -900,7 +922,7 @@ class Connector:
                 raise
         finally:
             if mine and mine[0]:
-                self._watching.release()
+                watching.release()
 
     def send(self, commands: Iterable[Command], timeout: float | None = None) -> None:
         """Say commands whose replies nobody wants: the server sends none, errors neither.
@@ -1238,10 +1260,10 @@ class Connector:
 
     def _forget(self) -> None:
         """In a forked child: leave the parent's connection alone; the next call dials its own."""
-        self._dialling = threading.Lock()
-        self._dialler = 0
+        self._dialling = threading.RLock()
         self._probing = threading.RLock()
-        self._watching = threading.Lock()
+        self._watching = threading.RLock()
+        self._registry.renew(threading.RLock())
         self._opening = None
         link, self._link = self._link, None
         if link is not None:
@@ -1280,16 +1302,16 @@ class Connector:
                 return link
         if self._closed:
             raise Closed
-        if self._dialler == threading.get_ident():  # by a hook of the dial, or a signal handler
+        dialling = self._dialling  # in a child that is forked meanwhile it is another
+        if _owned(dialling):  # by a hook of the dial, or a signal handler
             raise Reentered(may_have_run=False)
         tries = self._tries
         self._backoff.check(monotonic(), deadline)
         mine: list[bool] = []
         try:
-            _acquire(self._dialling, deadline, mine)
+            _acquire(dialling, deadline, mine)
             if not mine[0]:
                 raise ConnectFailed(f"no connection to {self._address} in time")
-            self._dialler = threading.get_ident()
             link = self._link
             if link is not None and link.protocol.broken is None:
                 return link
@@ -1322,8 +1344,7 @@ class Connector:
             return link
         finally:
             if mine and mine[0]:
-                self._dialler = 0
-                self._dialling.release()
+                dialling.release()
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the connector is closed meanwhile."""
@@ -1338,9 +1359,10 @@ class Connector:
         One caller looks. Those who come meanwhile wait for what it finds, else they would take a
         dead connection for one that is in use.
         """
+        probing = self._probing
         mine: list[bool] = []
         try:
-            _acquire(self._probing, deadline, mine)
+            _acquire(probing, deadline, mine)
             now = monotonic()
             silent_s = now - link.used
             if not mine[0] or silent_s <= _IDLE_S or link.protocol.broken is not None:
@@ -1354,7 +1376,7 @@ class Connector:
             link.used = now
         finally:
             if mine and mine[0]:
-                self._probing.release()
+                probing.release()
 
     def _ask_for_life(self, link: _Link, now: float, deadline: float) -> None:
         patience = min(self._options.timeout, self._options.heartbeat, (deadline - now) / 2)
@@ -1485,6 +1507,12 @@ class Subscription(Reading):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _owned(lock: Any) -> bool:
+    """Whether this thread holds `lock`."""
+    owned: bool = lock._is_owned()
+    return owned
 
 
 def _acquire(lock: Any, deadline: float, mine: list[bool]) -> None:
