@@ -246,6 +246,7 @@ class Registry:
         # Tuples, replaced as a whole: whoever delivers looks without the lock.
         self._readers: dict[tuple[Verb, bytes], tuple[Inbox, ...]] = {}
         self._inboxes: dict[int, Inbox] = {}
+        self.current: Feed | None = None  # of the latest connection
 
     def renew(self, lock: AbstractContextManager[Any]) -> None:
         """In a forked child: another lock, for a thread that is no more may hold the one before."""
@@ -307,8 +308,13 @@ class Registry:
         inbox.end(error)
 
     def feed(self) -> Feed:
-        """What takes the pushes of one new connection."""
-        return Feed(self, self._readers, self._on_push)
+        """What takes the pushes of one new connection; the one before takes no messages any more.
+
+        What a thread has read from a connection that was lost must not be delivered behind what
+        came through the next.
+        """
+        self.current = Feed(self, self._readers, self._on_push)
+        return self.current
 
 
 class Feed:
@@ -365,6 +371,8 @@ class Feed:
             isinstance(item, bytes) for item in items
         ):
             return False
+        if self._registry.current is not self:
+            return True
         readers = self._readers.get((verb, items[0]), ())
         pattern = items[0] if verb == "PSUBSCRIBE" else None
         message = Message(items[-2], items[-1], pattern)

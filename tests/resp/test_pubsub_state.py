@@ -65,6 +65,19 @@ def leave(wanted: Registry, read: Inbox, feed: Feed) -> list[list[bytes]]:
     return said
 
 
+def test_a_lost_connection_delivers_nothing_behind_the_next() -> None:
+    wanted = Registry(contextlib.nullcontext(), None)
+    read = Inbox("SUBSCRIBE", ["a"], 10, "drop-oldest")
+    lost = wanted.feed()
+    enter(wanted, read, lost)
+    lost(Push("message", [b"a", b"1"]))
+    feed = wanted.feed()
+    again(read, feed)
+    feed(Push("message", [b"a", b"3"]))
+    lost(Push("message", [b"a", b"2"]))  # what a thread had read of it, and hands out late
+    assert payloads(read) == [b"1", b"3"]
+
+
 def payloads(read: Inbox) -> list[bytes]:
     came = []
     while len(read):
