@@ -848,12 +848,12 @@ def redis_with_tls() -> str:
     if found is None:
         pytest.skip("no redis-server here; Debian's has TLS")
     told = subprocess.run(
-        [found, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere"],
+        [found, "--port", "0", "--tls-port", "1"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
-    if "/nowhere" not in told.stdout:
+    if "configure TLS" not in told.stdout:
         pytest.skip("this redis-server was built without TLS")
     return found
 
