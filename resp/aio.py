@@ -106,6 +106,7 @@ from .transaction import (
     check_keys,
     muted,
     silenced,
+    was_loading,
     watched,
 )
 
@@ -732,8 +733,7 @@ class AsyncConnector:
         most = self._options.max_pending
         keys = check_keys(watch)
         if not keys:
-            plan = atomically(check_commands(commands), most)
-            return await run_async(plan, self._exchange(await self._live(deadline), deadline))
+            return await self._transact(check_commands(commands), deadline)
         try:
             async with _until(deadline):
                 await self._watching.acquire()
@@ -959,6 +959,20 @@ class AsyncConnector:
                 await self._closing.wait()
         if self._closed:
             raise Closed
+
+    async def _transact(self, commands: list[Command], deadline: float) -> list[Reply]:
+        first, longest = self._options.backoff
+        wait = first
+        while True:
+            try:
+                plan = atomically(commands, self._options.max_pending)
+                return await run_async(plan, self._exchange(await self._live(deadline), deadline))
+            except RespError as error:
+                left = deadline - monotonic()
+                if left <= first or not was_loading(error):
+                    raise
+            await self._pause(min(wait, left - first / 2))
+            wait = min(2 * wait, longest)
 
     def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Awaitable[Any]]:
         """What answers the requests of plans over requests, on one connection."""

@@ -110,6 +110,7 @@ from .transaction import (
     check_keys,
     muted,
     silenced,
+    was_loading,
     watched,
 )
 
@@ -894,8 +895,7 @@ class Connector:
         most = self._options.max_pending
         keys = check_keys(watch)
         if not keys:
-            plan = atomically(check_commands(commands), most)
-            return run_plan(plan, self._exchange(self._live(deadline), deadline))
+            return self._transact(check_commands(commands), deadline)
         watching = self._watching  # in a child that is forked meanwhile it is another
         if _owned(watching):  # by a hook, a plan that decides, or a signal handler
             raise Reentered(may_have_run=False)
@@ -1099,6 +1099,20 @@ class Connector:
             wait = min(2 * wait, longest)
             answer = say()
         return answer
+
+    def _transact(self, commands: list[Command], deadline: float) -> list[Reply]:
+        first, longest = self._options.backoff
+        wait = first
+        while True:
+            try:
+                plan = atomically(commands, self._options.max_pending)
+                return run_plan(plan, self._exchange(self._live(deadline), deadline))
+            except RespError as error:
+                left = deadline - monotonic()
+                if left <= first or not was_loading(error):
+                    raise
+            self._pause(min(wait, left - first / 2))
+            wait = min(2 * wait, longest)
 
     def _exchange(self, link: _Link, deadline: float) -> Callable[[Request], Any]:
         """What answers the requests of plans over requests, on one connection."""

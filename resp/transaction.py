@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
+from .address import is_loading
 from .decode import ErrorReply, Reply
 from .encode import Arg, encode_command
 from .errors import (
@@ -124,6 +125,12 @@ def atomically(commands: Sequence[Command], max_pending: int) -> Exchange[list[R
         with contextlib.suppress(RespError):  # which that one will be told
             yield Load(script, place, True)
     return replies
+
+
+def was_loading(error: BaseException) -> bool:
+    """Whether a transaction ran nothing because the server was loading its dataset."""
+    cause = error.__cause__ if isinstance(error, TransactionAborted) else error
+    return isinstance(cause, ServerError) and is_loading(ErrorReply(cause.code, cause.message))
 
 
 def watched(

@@ -558,6 +558,29 @@ def test_a_fence_with_a_fault_of_its_own_leaves_no_connection_behind(
     until(lambda: not any(one["name"] == "slip" for one in private.admin.client_list()))
 
 
+def test_a_transaction_waits_for_a_server_that_is_loading(shell: Shell, fake: Fakes) -> None:
+    script = Script("s", "return 1")
+    digest = b"$40\r\n%b\r\n" % script.sha.encode()
+    loading = b"-LOADING Valkey is loading the dataset in memory\r\n"
+
+    def serve(peer: Peer) -> None:
+        peer.hello()
+        peer.expect("SCRIPT", "LOAD", script.source)
+        peer.send(loading)
+        peer.expect("SCRIPT", "LOAD", script.source)
+        peer.send(digest)
+        for queued, ran in (
+            (loading, b"-EXECABORT Transaction discarded because of previous errors.\r\n"),
+            (b"+QUEUED\r\n", b"*1\r\n:1\r\n"),
+        ):
+            for name, answer in (("MULTI", b"+OK\r\n"), ("EVALSHA", queued), ("EXEC", ran)):
+                assert peer.command()[0] == name.encode()
+                peer.send(answer)
+
+    connector = shell.connect(fake(serve).url, backoff=QUICK)
+    assert connector.transaction([script()]) == [1]
+
+
 def test_protected_mode_is_quoted_and_is_no_answer_to_hello(shell: Shell, fake: Fakes) -> None:
     def denied(peer: Peer) -> None:
         peer.send(
