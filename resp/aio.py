@@ -1370,7 +1370,8 @@ async def connect_async(url: str, **options: Any) -> AsyncConnector:
     """Connect to the server at `url`; the connection stands when this returns.
 
     Args:
-        url: `valkey://user:password@host:port/db`, `redis://...`, or `unix:///path?db=1`.
+        url: `valkey://user:password@host:port/db` or `redis://...`, `valkeys://...` or
+            `rediss://...` for TLS, or `unix:///path?db=1`.
         **options: See `Options`.
 
     Raises:

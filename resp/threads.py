@@ -1615,7 +1615,8 @@ def connect(url: str, **options: Any) -> Connector:
     """Connect to the server at `url`; the connection stands when this returns.
 
     Args:
-        url: `valkey://user:password@host:port/db`, `redis://...`, or `unix:///path?db=1`.
+        url: `valkey://user:password@host:port/db` or `redis://...`, `valkeys://...` or
+            `rediss://...` for TLS, or `unix:///path?db=1`.
         **options: See `Options`.
 
     Raises:
