@@ -374,7 +374,8 @@ class Protocol:
             owed.extend(taken)
             data = b"".join([waiter.data for waiter in taken])
         self.outbox = []
-        self._counters.bytes_out += len(data)
+        size = len(data)  # before: a thread of another connection may count between the two
+        self._counters.bytes_out += size
         return data
 
     def receive(self, data: bytes) -> None:
