@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import pytest
 
@@ -17,6 +19,25 @@ from resp import Connector, connect, connect_async
 from .fake import PATIENCE_S, Fake, Script
 
 T = TypeVar("T")
+
+
+LOOPS: Final = [
+    "asyncio",
+    pytest.param(
+        "uvloop",
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("uvloop") is None, reason="uvloop is not installed"
+        ),
+    ),
+]
+
+
+def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes event loops of a kind of `LOOPS`."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if kind == "uvloop":
+        factory = importlib.import_module("uvloop").new_event_loop
+    return factory
 
 
 class Loop:

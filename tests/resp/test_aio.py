@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import importlib.util
 import itertools
 import threading
 from collections.abc import Callable, Coroutine
@@ -28,7 +27,7 @@ from resp import (
     connect_async,
 )
 
-from .conftest import Fakes
+from .conftest import LOOPS, Fakes, loop_factory
 from .fake import PATIENCE_S, Peer
 
 T = TypeVar("T")
@@ -37,22 +36,10 @@ Run = Callable[[Coroutine[Any, Any, T]], T]
 SCRIPT: Final = Script("one", "return 1")
 
 
-def _loops() -> list[Any]:
-    uvloop = pytest.param(
-        "uvloop",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("uvloop") is None, reason="uvloop is not installed"
-        ),
-    )
-    return ["asyncio", uvloop]
-
-
-@pytest.fixture(params=_loops())
+@pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Any:
     """Runs a coroutine on each event loop; nothing may be left behind by it."""
-    factory = asyncio.new_event_loop
-    if request.param == "uvloop":
-        factory = importlib.import_module("uvloop").new_event_loop
+    factory = loop_factory(request.param)
 
     def go(coroutine: Coroutine[Any, Any, Any]) -> Any:
         async def main() -> Any:

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import gc
 import hashlib
-import importlib
-import importlib.util
 import itertools
 import os
 import random
@@ -37,7 +35,7 @@ from resp import (
 
 from ..proxy import Proxy
 from ..tls import Certificates, TlsRelay
-from .conftest import Fakes, begin, until
+from .conftest import LOOPS, Fakes, begin, loop_factory, until
 from .fake import HELLO, PATIENCE_S, Peer
 from .test_threads import Interrupt, every_interrupt, interrupted
 
@@ -57,22 +55,10 @@ def descriptors() -> int:
 # Tasks.
 
 
-def _loops() -> list[Any]:
-    uvloop = pytest.param(
-        "uvloop",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("uvloop") is None, reason="uvloop is not installed"
-        ),
-    )
-    return ["asyncio", uvloop]
-
-
-@pytest.fixture(params=_loops())
+@pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Any:
     """Runs a coroutine on each event loop; no task and no descriptor is left behind."""
-    factory = asyncio.new_event_loop
-    if request.param == "uvloop":
-        factory = importlib.import_module("uvloop").new_event_loop
+    factory = loop_factory(request.param)
 
     def go(coroutine: Coroutine[Any, Any, Any]) -> None:
         async def main() -> None:

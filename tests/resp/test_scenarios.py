@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import importlib.util
 import itertools
 import os
 import random
@@ -38,7 +36,7 @@ from resp import (
 )
 
 from ..proxy import Fault, Proxy
-from .conftest import Fakes, Shell, begin, until
+from .conftest import LOOPS, Fakes, Shell, begin, loop_factory, until
 from .fake import PATIENCE_S, Peer
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -98,17 +96,7 @@ def test_fifty_threads_a_tenth_of_whose_calls_is_late(server: Any, network: str)
     assert stats["replies"] == stats["commands"]
 
 
-def _loops() -> list[Any]:
-    uvloop = pytest.param(
-        "uvloop",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("uvloop") is None, reason="uvloop is not installed"
-        ),
-    )
-    return ["asyncio", uvloop]
-
-
-@pytest.mark.parametrize("loop_kind", _loops())
+@pytest.mark.parametrize("loop_kind", LOOPS)
 def test_a_thousand_tasks_cancelled_and_late_at_random(server: Any, loop_kind: str) -> None:
     random_ = random.Random(1)
     seen: Counter[str] = Counter()
@@ -151,9 +139,7 @@ def test_a_thousand_tasks_cancelled_and_late_at_random(server: Any, loop_kind: s
             assert (stats["pending"], stats["reconnects"]) == (0, 0)
             assert stats["replies"] == stats["commands"]
 
-    factory = asyncio.new_event_loop
-    if loop_kind == "uvloop":
-        factory = importlib.import_module("uvloop").new_event_loop
+    factory = loop_factory(loop_kind)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
     assert seen["late"]
