@@ -7,6 +7,7 @@ import contextlib
 import dis
 import gc
 import itertools
+import math
 import os
 import random
 import re
@@ -29,6 +30,7 @@ import pytest
 
 from resp import (
     Closed,
+    Command,
     ConnectionLost,
     Connector,
     Options,
@@ -1014,3 +1016,42 @@ def test_a_finalizer_that_calls_the_connector(server: Any) -> None:
             gc.collect()
     finally:
         gc.set_threshold(*thresholds)
+
+
+def test_a_signal_handler_within_a_watching_transaction(server: Any, fresh_name: str) -> None:
+    """It would wait for the one that it interrupted; it is told so at once."""
+    inner: list[object] = []
+    with connect(server.url, timeout=math.inf) as connector:
+
+        def decide() -> Plan[list[Command]]:
+            yield ("GET", fresh_name)
+            with pytest.raises(Reentered) as caught:
+                connector.transaction([("PING",)], watch=[fresh_name])
+            inner.append(caught.value.may_have_run)
+            return [("SET", fresh_name, 1)]
+
+        assert connector.transaction(decide, watch=[fresh_name]) == ["OK"]
+    assert inner == [False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_child_that_is_forked_while_a_lock_is_held_is_not_held_up(server: Any) -> None:
+    with connect(server.url, timeout=5) as connector:
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with connector._registry._lock, connector._probing, connector._watching:
+                held.set()
+                over.wait(10)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(5)
+        child = os.fork()
+        if not child:
+            signal.alarm(5)  # ends a child that hangs
+            os._exit(0 if connector.command("ECHO", "x") == b"x" else 1)
+        over.set()
+        holder.join()
+        assert os.waitpid(child, 0)[1] == 0
+        assert connector.command("ECHO", "parent") == b"parent"
