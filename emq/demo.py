@@ -508,7 +508,7 @@ def call_a_cached_script(stage: Stage) -> None:
     sent, _ = _show(stage, mark)
     report.verdict("a hit is one EVALSHA and its reply", _names(sent) == ["EVALSHA"])
 
-    plan = jobs.complete(stage.keys, cold, None, None)
+    plan = jobs.complete(stage.keys, cold, None, None, None)
     call = cast(ScriptCall, next(plan))  # what `complete` says first
     plan.close()
     if stage.private:

@@ -49,11 +49,13 @@ class Keyspace:
         "metrics_completed_data",
         "metrics_failed",
         "metrics_failed_data",
+        "parked",
         "paused",
         "pending",
         "queue",
         "repeat",
         "ring",
+        "rouse",
         "schedule",
         "wake",
     )
@@ -82,6 +84,9 @@ class Keyspace:
         self.gactive = base + "gactive"
         self.gweight = base + "gweight"
         self.wake = base + "wake"
+        # Workers that wait for a job.
+        self.parked = base + "parked"
+        self.rouse = base + "rouse"
         # The queue itself.
         self.meta = base + "meta"
         self.limiter = base + "limiter"
@@ -108,6 +113,10 @@ class Keyspace:
         """The job's log lines, oldest first."""
         return self.job(id) + ":logs"
 
+    def result(self, id: str | bytes) -> str:
+        """How a job ended that keeps its outcome; a channel too, on which its end is told."""
+        return self.job(id) + ":result"
+
     def dependencies(self, id: str | bytes) -> str:
         """How many children a flow's parent still waits for."""
         return self.job(id) + ":dependencies"
@@ -130,11 +139,7 @@ class Keyspace:
 
     def dedup(self, dedup_id: str) -> str:
         """The job that a caller's deduplication id stands for; 1 to 255 of `A-Z a-z 0-9 . _ -`."""
-        if not isinstance(dedup_id, str) or not _dedup_id(dedup_id):
-            raise ValueError(
-                f"a deduplication id is 1 to 255 of A-Z a-z 0-9 . _ -, not {ascii(dedup_id)[:140]}"
-            )
-        return f"{self.base}de:{dedup_id}"
+        return f"{self.base}de:{dedup_key(dedup_id)}"
 
     def repeat_record(self, name: str) -> str:
         """A repeating job's period and template."""
@@ -147,6 +152,19 @@ class Keyspace:
     def archived(self, name: str) -> str:
         """The id up to which a stream has been archived."""
         return self.stream(name) + ":archived"
+
+
+def dedup_key(dedup_id: str) -> str:
+    """Answer a deduplication id, which is well formed.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(dedup_id, str) or not _dedup_id(dedup_id):
+        raise ValueError(
+            f"a deduplication id is 1 to 255 of A-Z a-z 0-9 . _ -, not {ascii(dedup_id)[:140]}"
+        )
+    return dedup_id
 
 
 def hashtag(key: AnyStr) -> AnyStr:
@@ -176,4 +194,4 @@ def _named(what: str, name: str) -> str:
     return name
 
 
-__all__ = ["SLOTS", "VERSION_KEY", "Keyspace", "hashtag", "slot"]
+__all__ = ["SLOTS", "VERSION_KEY", "Keyspace", "dedup_key", "hashtag", "slot"]

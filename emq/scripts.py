@@ -5,7 +5,8 @@ module reads it:
 
     KEYS[n] name  type  meaning    the keys, and the arguments, in order; type `bytes?` (a `?`) may
     ARGV[n] name  type  meaning    be None as the last one, and is then left out; `ARGV[n..]` takes
-                                   a list, and is the last one too
+                                   a list, and is the last one too; a line that is indented further
+                                   goes on with the meaning
     DERIVES expression             a key that the script builds from the base
     RETURNS                        then a line an answer: the answer, two spaces, what it means;
                                    a line that is indented further goes on with the meaning
@@ -126,6 +127,7 @@ def header_of(source: str) -> Header:
     parameters: dict[str, list[Parameter]] = {"KEYS": [], "ARGV": []}
     returns: list[Answer] = []
     cost: list[str] = []
+    declared: list[Parameter] = []
     section: list[Any] | None = None
     for line in top[1:]:
         if line.startswith("DERIVES ") or not line:
@@ -136,8 +138,7 @@ def header_of(source: str) -> Header:
             section = cost
             cost.append(line[5:])
         elif found := _parameter(line):
-            section = None
-            declared = parameters[found[1]]
+            section = declared = parameters[found[1]]
             if int(found[2]) != len(declared) + 1:
                 raise ValueError(f"{name}: out of order in the header: {line}")
             declared.append(
@@ -145,6 +146,8 @@ def header_of(source: str) -> Header:
             )
         elif section is cost:
             cost.append(line.strip())
+        elif declared and section is declared and line.startswith("    "):
+            declared[-1] = declared[-1]._replace(meaning=f"{declared[-1].meaning} {line.strip()}")
         elif section is returns and (found := _answer(line)) and not line.startswith("    "):
             returns.append(Answer(found[1], found[2] or ""))
         elif section is returns and returns and line.startswith("    "):
@@ -314,31 +317,71 @@ def _read(name: str) -> str:
 ENQUEUE: Final = Transition("enqueue")
 ENQUEUE_MANY: Final = Transition("enqueue_many")
 CLAIM: Final = Transition("claim")
+CLAIM_MANY: Final = Transition("claim_many")
+TAKE: Final = Transition("take")
+LEAVE: Final = Transition("leave")
 COMPLETE: Final = Transition("complete")
 COMPLETE_AND_CLAIM: Final = Transition("complete_and_claim")
 RETRY: Final = Transition("retry")
+DELAY: Final = Transition("delay")
 EXTEND: Final = Transition("extend")
 EXTEND_MANY: Final = Transition("extend_many")
+GIVE_BACK: Final = Transition("give_back")
+LOCK: Final = Transition("lock")
+UNLOCK: Final = Transition("unlock")
 PROMOTE: Final = Transition("promote")
 REAP: Final = Transition("reap")
 SWEEP_STALLED: Final = Transition("sweep_stalled")
+PROGRESS: Final = Transition("progress")
+LOG: Final = Transition("log")
+UPDATE_PAYLOAD: Final = Transition("update_payload")
+REMOVE: Final = Transition("remove")
+REPROCESS: Final = Transition("reprocess")
+PAUSE: Final = Transition("pause")
+RESUME: Final = Transition("resume")
+CONFIGURE: Final = Transition("configure")
+DRAIN: Final = Transition("drain")
+OBLITERATE: Final = Transition("obliterate")
+FORGET: Final = Transition("forget")
 COUNTS: Final = Transition("counts")
 STATE: Final = Transition("state")
+REPAIR: Final = Transition("repair")
+RECOUNT: Final = Transition("recount")
 
 __all__ = [
     "CLAIM",
+    "CLAIM_MANY",
     "COMPLETE",
     "COMPLETE_AND_CLAIM",
+    "CONFIGURE",
     "COUNTS",
+    "DELAY",
+    "DRAIN",
     "ENQUEUE",
     "ENQUEUE_MANY",
     "EXTEND",
     "EXTEND_MANY",
+    "FORGET",
+    "GIVE_BACK",
+    "LEAVE",
+    "LOCK",
+    "LOG",
+    "OBLITERATE",
+    "PAUSE",
+    "PROGRESS",
     "PROMOTE",
     "REAP",
+    "RECOUNT",
+    "REMOVE",
+    "REPAIR",
+    "REPROCESS",
+    "RESUME",
     "RETRY",
     "STATE",
     "SWEEP_STALLED",
+    "TAKE",
+    "UNLOCK",
+    "UPDATE_PAYLOAD",
     "Answer",
     "Header",
     "Parameter",

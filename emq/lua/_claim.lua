@@ -1,39 +1,74 @@
--- claim: take the oldest flat job under a lease.
+-- claim: take the oldest flat jobs under a lease.
 --
--- DERIVES base .. 'meta'
 -- DERIVES base .. 'pending'
 -- DERIVES base .. 'active'
 -- DERIVES base .. 'job:' .. id
 
+-- INCLUDE queue
 -- INCLUDE clock
+-- INCLUDE events
 -- INCLUDE lanes
+-- INCLUDE waiters
 
-local function is_paused()
-  return redis.call('HGET', base .. 'meta', 'paused')
+-- How many of `count` jobs may be claimed, by the queue's ceiling.
+local function allowed(count)
+  if ceiling > 0 then
+    return math.min(count, ceiling - redis.call('ZCARD', base .. 'active'))
+  end
+  return count
 end
 
--- Answers {id, payload, token}, with the group of a row that has one; false where nothing waits; 1
--- where it met ghosts alone, and there may be more.
-local function claim(lease_ms)
-  for _ = 1, 100 do -- ghosts are rare; the bound keeps one call short however many there are
-    local id = redis.call('ZPOPMIN', base .. 'pending')[1]
-    if not id then
-      return false
+-- Take up to `count` jobs, all to the same end of lease. Answers them, and whether there may be
+-- more: ghosts are dropped, but not without end. A job is {id, payload, token}, and where its row
+-- has more to tell {id, payload, token, group or false, excused, options or ''}.
+local function claim(count, lease_ms)
+  local jobs, ends, looks = {}, nil, count + 100
+  while #jobs < count do
+    if looks <= 0 then
+      return jobs, true
     end
-    local row = base .. 'job:' .. id
-    local job = redis.call('HMGET', row, 'attempts', 'payload', 'group')
-    local payload, group = job[2], job[3]
-    if payload then
-      local token = (tonumber(job[1]) or 0) + 1
-      redis.call('HSET', row, 'state', 'active', 'attempts', token)
-      redis.call('ZADD', base .. 'active', from_now(lease_ms), id)
-      if not group then
-        return { id, payload, token }
+    local popped = redis.call('ZPOPMIN', base .. 'pending', count - #jobs)
+    if not popped[1] then
+      break
+    end
+    for i = 1, #popped, 2 do
+      local id = popped[i]
+      local row = base .. 'job:' .. id
+      local job = redis.call(
+        'HMGET', row, 'attempts', 'payload', 'group', 'stalled', 'excused', 'options'
+      )
+      local payload, group = job[2], job[3]
+      looks = looks - 1
+      if payload then
+        ends = ends or from_now(lease_ms)
+        local token = (tonumber(job[1]) or 0) + 1
+        redis.call('HSET', row, 'state', 'active', 'attempts', token)
+        redis.call('ZADD', base .. 'active', ends, id)
+        if group then
+          -- A laned row among the flat ones: its settling will count it out, so it is counted in.
+          lane_of(group).take()
+        end
+        if group or job[4] or job[5] or job[6] then
+          local excused = (tonumber(job[4]) or 0) + (tonumber(job[5]) or 0)
+          jobs[#jobs + 1] = { id, payload, token, group, excused, job[6] or '' }
+        else
+          jobs[#jobs + 1] = { id, payload, token }
+        end
+        announce('active', id)
       end
-      -- A laned row among the flat ones: its settling will count it out, so it is counted in.
-      lane_of(group).take()
-      return { id, payload, token, group }
     end
   end
-  return 1
+  if ends and tonumber(lease_ms) < longest_wait_ms then
+    rouse_before(ends)
+  end
+  return jobs, false
+end
+
+-- Take one job. Answers it, false where nothing waits, 1 where only ghosts were met so far.
+local function claim_one(lease_ms)
+  if allowed(1) < 1 then
+    return false
+  end
+  local jobs, more = claim(1, lease_ms)
+  return jobs[1] or (more and 1) or false
 end

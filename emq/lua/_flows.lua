@@ -12,6 +12,8 @@
 -- DERIVES base .. 'job:' .. parent .. ':failed'
 -- DERIVES base .. 'job:' .. parent .. ':unsuccessful'
 
+-- INCLUDE waiters
+
 -- Read the parent that a child's row names, to tell it of the child's end: `done(child, result)`
 -- or `died(child, policy, reason)`. Answers nil where there is none to tell. Called before the
 -- first write, so that a parent that cannot be read leaves the child as it was.
@@ -51,6 +53,7 @@ local function parent_of(parent, queue)
     if left <= 0 and state == 'awaiting_children' then
       redis.call('HSET', row, 'state', 'pending')
       redis.call('ZADD', base .. 'pending', '0', parent)
+      rouse()
     end
   end
 

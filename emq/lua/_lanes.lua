@@ -12,6 +12,8 @@
 -- DERIVES base .. 'gactive'
 -- DERIVES base .. 'wake'
 
+-- INCLUDE waiters
+
 -- Answers nil for a job without a group. What a lane can do is made only where there is one, since
 -- most jobs have none.
 local function lane_of(group)
@@ -70,5 +72,6 @@ local function line_up(id, row, lane)
     lane.join_ring()
   else
     redis.call('ZADD', base .. 'pending', '0', id)
+    rouse()
   end
 end

@@ -4,9 +4,12 @@
 -- `dead` was settled already, by the same token, which stays the row's until the next claim.
 --
 -- DERIVES base .. 'active'
+-- DERIVES base .. 'pending'
 
 -- INCLUDE held
 -- INCLUDE lanes
+-- INCLUDE waiters
+-- INCLUDE events
 
 -- Take a job out of `active`, or out of where a reaped lease left it. Answers whether it was in
 -- either; nothing is written otherwise.
@@ -16,6 +19,7 @@ local function withdraw(id, group)
     if lane then
       lane.free()
     end
+    rouse_below_ceiling()
     return true
   end
   if lane and redis.call('ZREM', lane.key, id) == 1 then

@@ -15,6 +15,7 @@
 local base = KEYS[1]
 -- INCLUDE clock
 -- INCLUDE lanes
+-- INCLUDE events
 
 local lapsed = redis.call(
   'ZRANGEBYSCORE', base .. 'active', '-inf', from_now(0), 'LIMIT', '0', ARGV[1]
@@ -25,11 +26,13 @@ for _, id in ipairs(lapsed) do
   local job = redis.call('HMGET', row, 'payload', 'group')
   local payload, lane = job[1], lane_of(job[2])
   redis.call('ZREM', base .. 'active', id)
+  rouse_below_ceiling()
   if lane then
     lane.free()
   end
   if payload then
     line_up(id, row, lane)
+    announce('reaped', id)
     moved = moved + 1
   end
 end

@@ -3,16 +3,15 @@
 -- KEYS[1] row           hash   emq:{queue}:job:<id>; it names the base of DERIVES too
 -- ARGV[1] token         int    the attempts value that claim returned
 -- ARGV[2] delay_ms      int    until it falls due again, in ms of server time
--- ARGV[3] max_attempts  int    a job that was claimed this often is dead
+-- ARGV[3] max_attempts  int    a job that failed this often is dead; claims whose workers died, or
+--                              that were excused, are no failures
 -- ARGV[4] reason        bytes  kept as the row's last_error
 --
 -- DERIVES base .. 'schedule'
--- DERIVES base .. 'dead'
--- DERIVES base .. 'metrics:failed'
 --
 -- RETURNS
 --   scheduled  -> schedule
---   dead       -> dead; a flow's parent is told
+--   dead       -> dead; a flow's parent is told, and who waits for the outcome
 --   EMQSTALE job gone              no such job; nothing written
 --   EMQSTALE retry token mismatch  another claim holds it, or none ever did; nothing written
 --   EMQSTALE retry state moved on  it was settled with this token already; nothing written
@@ -23,9 +22,13 @@
 -- INCLUDE clock
 -- INCLUDE settle
 -- INCLUDE flows
+-- INCLUDE bury
 
 local token, delay_ms, max_attempts, reason = unpack(ARGV)
-local job = redis.call('HMGET', row, 'attempts', 'group', 'parent', 'parent_queue', 'parent_policy')
+local job = redis.call(
+  'HMGET', row, 'attempts', 'group', 'parent', 'parent_queue', 'parent_policy',
+  'stalled', 'excused', 'dedup', 'result_ttl'
+)
 local attempts, group = job[1], job[2]
 if not attempts then
   return stale('job', 'gone')
@@ -34,20 +37,23 @@ if not is_held(attempts, token) then
   return stale('retry', 'token mismatch')
 end
 
-local again = tonumber(attempts) < tonumber(max_attempts)
+local failures = tonumber(attempts) - (tonumber(job[6]) or 0) - (tonumber(job[7]) or 0)
+local again = failures < tonumber(max_attempts)
 local parent = not again and parent_of(job[3], job[4])
 if not withdraw(id, group) then
   return stale('retry', 'state moved on')
 end
 if again then
+  local due = from_now(delay_ms)
   redis.call('HSET', row, 'state', 'scheduled', 'last_error', reason)
-  redis.call('ZADD', base .. 'schedule', from_now(delay_ms), id)
+  redis.call('ZADD', base .. 'schedule', due, id)
+  rouse_before(due)
+  announce('failed', id, 'error', reason, 'to', 'scheduled')
   return 'scheduled'
 end
-redis.call('HSET', row, 'state', 'dead', 'last_error', reason)
-redis.call('ZADD', base .. 'dead', '0', id)
-redis.call('HINCRBY', base .. 'metrics:failed', 'count', '1')
+bury(id, row, reason, job[8], job[9])
 if parent then
   parent.died(id, job[5], reason)
 end
+announce('failed', id, 'error', reason, 'to', 'dead')
 return 'dead'

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from ..ids import check_job_id
 from ..job import Blob, Item, Job
 from ..keyspace import Keyspace
-
-MAX: Final = 2**53  # what a script, whose numbers are doubles, can still count by ones
-
-
-def whole(name: str, value: object, least: int) -> int:
-    """Answer a number that is `least` to 2^53.
-
-    Raises:
-        ValueError: It is not; a bool, a float or a text is not a whole number either.
-    """
-    if type(value) is int and least <= value <= MAX:
-        return value
-    # A text may be a payload in the wrong place, and a long number may not be printable.
-    number = isinstance(value, int | float) and -(2**64) < value < 2**64
-    told = repr(value) if number else type(value).__name__
-    raise ValueError(f"{name} is a whole number, {least} to 2^53, not {told}")
+from ..keyspace import dedup_key as checked_dedup_key
+from ..numbers import MAX, whole
+from ..options import JobOptions
 
 
 def blob(name: str, value: Blob) -> bytes:
@@ -111,6 +98,18 @@ def holds(keys: Keyspace, jobs: Iterable[Job | tuple[str | bytes, int]]) -> list
     return pairs
 
 
+def dedup_key(key: str) -> str:
+    """Answer a deduplication id, which is well formed.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It is ill-formed.
+    """
+    if not isinstance(key, str):
+        raise TypeError(f"a deduplication id is str, not {type(key).__name__}")
+    return checked_dedup_key(key)
+
+
 def due(delay_ms: int | None, run_at_ms: int | None) -> str | None:
     """Answer when a job falls due, as scripts take it; None for at once.
 
@@ -126,4 +125,56 @@ def due(delay_ms: int | None, run_at_ms: int | None) -> str | None:
     raise ValueError("delay_ms and run_at_ms exclude each other; pass one of them")
 
 
-__all__ = ["MAX", "blob", "due", "held", "holds", "many", "whole"]
+def wishes(item: Item) -> list[str | bytes]:
+    """Answer what stands beside a job's payload, as scripts take it: names and values in turn.
+
+    Raises:
+        ValueError: A number is out of range, two exclude each other, or a key is ill-formed.
+        TypeError: One is of a wrong type.
+    """
+    _, _, delay_ms, run_at_ms, *rest = item
+    told: list[str | bytes] = []
+    if delay_ms is not None or run_at_ms is not None:
+        told += ("due", due(delay_ms, run_at_ms) or "")
+    if not any(wish is not None for wish in rest):
+        return told
+    if item.dedup is not None:
+        told += ("dedup", dedup_key(item.dedup))
+    if item.dedup_ttl_ms is not None:
+        if item.dedup is None:
+            raise ValueError("dedup_ttl_ms is the life of a dedup key; pass dedup= with it")
+        told += ("dedup_ttl", str(whole("dedup_ttl_ms", item.dedup_ttl_ms, 1)))
+    if item.result_ttl_ms is not None:
+        told += ("result_ttl", str(whole("result_ttl_ms", item.result_ttl_ms, 1)))
+    options = JobOptions(
+        item.max_attempts, item.backoff, item.time_limit_ms, item.headers or {}
+    ).encode()
+    if options:
+        told += ("options", options)
+    return told
+
+
+def kept(result: Blob | None, result_ttl_ms: int | None) -> list[bytes | int]:
+    """Answer what a completion keeps, as scripts take it."""
+    if result is None and result_ttl_ms is None:
+        return []
+    told: list[bytes | int] = [
+        b"" if result_ttl_ms is None else whole("result_ttl_ms", result_ttl_ms, 1)
+    ]
+    if result is not None:
+        told.append(blob("result", result))
+    return told
+
+
+__all__ = [
+    "MAX",
+    "blob",
+    "dedup_key",
+    "due",
+    "held",
+    "holds",
+    "kept",
+    "many",
+    "whole",
+    "wishes",
+]

@@ -122,6 +122,48 @@ def _has_stalled(row: Any) -> bool:
     return row is not None and int(row.fields.get("stalled", "0")) > 0
 
 
+def _metric(queue: Queue, args: dict[str, Any]) -> Any:
+    metric = queue.metrics()[args["which"]]
+    return {"count": metric.total, "data_points": metric.data_points}
+
+
+def _dedup(holder: str | None) -> Any:
+    return "absent" if holder is None else {"job_id": holder}
+
+
+def _publish(queue: Queue, args: dict[str, Any]) -> str:
+    queue.publish(args["event"], args["job_id"], **dict(args.get("extra", ())))
+    return "ok"
+
+
+def _obliterate(queue: Queue, args: dict[str, Any]) -> str:
+    options = {option: args[option] for option in ("force", "budget") if option in args}
+    return "ok" if queue.obliterate(**options) else "more"
+
+
+# Tracking locks is a process's own memory: here it is `args["tracked"]`, the stage's.
+
+
+def _track(queue: Queue, args: dict[str, Any]) -> str:
+    queue.lock(args["job_id"], args["marker_ttl_ms"], token=args["token"])
+    args["tracked"][args["job_id"]] = args["token"]
+    return "ok"
+
+
+def _beat(queue: Queue, args: dict[str, Any]) -> Any:
+    tracked = args["tracked"]
+    held = list(tracked.items())
+    lost = queue.extend_many(held, args["lease_ms"], lock_ttl_ms=args["marker_ttl_ms"])
+    return {"extended": len(held) - len(lost), "dropped": lost}
+
+
+def _untrack(queue: Queue, args: dict[str, Any]) -> str:
+    token = args["tracked"].pop(args["job_id"], None)
+    if token is not None:
+        queue.unlock(args["job_id"], token=token)
+    return "ok"
+
+
 VERBS: dict[str, Verb] = {
     "enqueue": Verb(
         "enqueue", lambda q, a: _enqueued(q.enqueue(raw(a["payload"]), job_id=a["job_id"]))
@@ -181,6 +223,31 @@ VERBS: dict[str, Verb] = {
     "get_job": Verb("job", lambda q, a: _row(q.job(a["job_id"]))),
     "pending_size": Verb("counts", lambda q, a: q.counts()["pending"]),
     "is_stalled": Verb("job", lambda q, a: _has_stalled(q.job(a["job_id"]))),
+    "get_metrics": Verb("metrics", _metric),
+    "update_data": Verb(
+        "update_payload", lambda q, a: q.update_payload(a["job_id"], raw(a["payload"])) or "ok"
+    ),
+    "update_progress": Verb(
+        "progress", lambda q, a: q.progress(a["job_id"], raw(a["progress"])) or "ok"
+    ),
+    "add_log": Verb("log", lambda q, a: q.log(a["job_id"], raw(a["line"]), keep=a.get("keep", 0))),
+    "get_logs": Verb("logs", lambda q, a: q.logs(a["job_id"])),
+    "remove": Verb("remove", lambda q, a: q.remove(a["job_id"], dedup=a.get("dedup_id")) or "ok"),
+    "reprocess": Verb("reprocess", lambda q, a: q.reprocess(a["job_id"]) or "ok"),
+    "get_dedup": Verb("dedup", lambda q, a: _dedup(q.dedup(a["dedup_id"]))),
+    "rate_limit": Verb("rate_limit", lambda q, a: q.rate_limit()),
+    "rate_ttl": Verb("rate_ttl_ms", lambda q, a: q.rate_ttl_ms(a.get("max", 0))),
+    "is_maxed": Verb("check_ceiling", lambda q, a: q.check_ceiling() or "ok"),
+    "publish_event": Verb("publish", _publish),
+    "is_paused": Verb("paused", lambda q, a: q.paused()),
+    "queue_pause": Verb("pause", lambda q, a: q.pause() or "ok"),
+    "queue_resume": Verb("resume", lambda q, a: q.resume() or "ok"),
+    "drain": Verb("drain", lambda q, a: q.drain(include_schedule=a.get("include_schedule", False))),
+    "obliterate": Verb("obliterate", _obliterate),
+    "lock_track": Verb("lock", _track),
+    "lock_beat": Verb("extend_many", _beat),
+    "lock_tracked": Verb("lock", lambda q, a: sorted(a["tracked"])),
+    "lock_untrack": Verb("unlock", _untrack),
 }
 
 
@@ -213,28 +280,42 @@ def perform(queue: Queue, op: str, args: dict[str, Any]) -> Any:
         return {"error": "invalid_argument"}
 
 
-def agrees(want: Any, got: Any) -> bool:
+def agrees(want: Any, got: Any, tolerance: int = 0) -> bool:
     """Whether an answer is the recorded one; True and 1 are not the same."""
     if isinstance(want, dict) and isinstance(got, dict):
-        return want.keys() == got.keys() and all(agrees(want[k], got[k]) for k in want)
+        return want.keys() == got.keys() and all(agrees(want[k], got[k], tolerance) for k in want)
     if isinstance(want, list) and isinstance(got, list):
-        return len(want) == len(got) and all(map(agrees, want, got))
+        pairs = zip(want, got, strict=False)
+        return len(want) == len(got) and all(agrees(*pair, tolerance) for pair in pairs)
+    if isinstance(want, dict) and want.keys() == {"approx_ms"}:
+        return type(got) is int and got > 0 and abs(got - want["approx_ms"]) <= tolerance
+    if isinstance(want, dict) and want.keys() == {"hex"} and isinstance(got, str):
+        return raw(want).decode("utf-8", "backslashreplace") == got  # a line of a log, as text
     return bool(want == got) and isinstance(want, bool) == isinstance(got, bool)
 
 
 @dataclass
 class Stage:
-    """Where a recording is played: a server's golden keys, and one shell's queues over them."""
+    """Where a recording is played: a server's golden keys, and one shell's queues over them.
+
+    Attributes:
+        admin: A client to look with, and to write by hand.
+        queue: Answers the queue of a name.
+        state: What should be there.
+        tracked: The jobs whose locks are kept alive, and their tokens.
+    """
 
     admin: Any
     queue: Callable[[str], Queue]
     state: State = field(default_factory=dict)
+    tracked: dict[str, int] = field(default_factory=dict)
 
     def wipe(self) -> None:
         keys = list(self.admin.scan_iter(match=PREFIX + "*", count=1000))
         if keys:
             self.admin.delete(*keys)
         self.state = {}
+        self.tracked = {}
 
     def look(self) -> State:
         return snapshot(self.admin, PREFIX)[0]
@@ -244,7 +325,8 @@ class Stage:
         if op["op"] in BY_HAND:
             return self._by_hand(op["op"], op["args"])
         if op["op"] in OURS:
-            return perform(self.queue(op["args"]["queue"]), op["op"], op["args"])
+            args = op["args"] | {"tracked": self.tracked}
+            return perform(self.queue(args["queue"]), op["op"], args)
         return self.foreign(op)
 
     def foreign(self, op: dict[str, Any]) -> Any:
@@ -263,7 +345,7 @@ class Stage:
         """Play one operation; answer how its outcome differs from the recorded one."""
         answer = self.play(op)
         lines = []
-        if op["op"] not in BY_HAND and not agrees(op["result"], answer):
+        if op["op"] not in BY_HAND and not agrees(op["result"], answer, tolerance):
             lines.append(f"answered {answer!r}, want {op['result']!r}")
         for key, entry in op["changes"].items():
             if entry is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from .golden import OURS, PREFIX, Recording, Stage, load, ours
+from .golden import BY_HAND, OURS, PREFIX, Recording, Stage, load, ours
 from .shells import Shell
 
 RECORDINGS = load("golden.jsonl")
@@ -15,13 +16,22 @@ RUN = [recording for recording in RECORDINGS if ours(recording)]
 
 # What must run, so that nobody loses it in silence: a verb that vanishes or is renamed makes its
 # operations foreign, and a recording without any of ours is not run at all.
-LEAST_RUN = 167
-LEAST_STEPS = 726
+LEAST_RUN = 172
+LEAST_STEPS = 933
 CORE = {
-    *("enqueue", "enqueue_in", "enqueue_at", "enqueue_many", "claim"),
-    *("complete", "retry", "extend_lock", "extend_locks", "promote", "reap", "stalled_check"),
-    *("get_counts", "get_state", "get_job", "is_stalled"),
+    *("enqueue", "enqueue_in", "enqueue_at", "enqueue_many", "claim", "claim_batch"),
+    *("complete", "retry", "delay", "extend_lock", "extend_locks"),
+    *("promote", "reap", "stalled_check", "is_stalled"),
+    *("get_counts", "pending_size", "get_state", "get_job", "get_metrics", "get_dedup"),
+    *("update_data", "update_progress", "add_log", "get_logs", "publish_event"),
+    *("remove", "reprocess", "drain", "obliterate", "queue_pause", "queue_resume", "is_paused"),
+    *("rate_limit", "rate_ttl", "is_maxed"),
+    *("lock_track", "lock_beat", "lock_tracked", "lock_untrack"),
 }
+
+# What of these planes is written by hand: lanes, flows and repeats are another's, here.
+FOREIGN = ("lane_", "flow_", "repeat_", "stream_", "archived_")
+FOREIGN_READS = {"reap_group", "dependencies", "children_values", "ignored_failures"}
 
 # Where this client does better than the bus, on purpose: by recording and step, what is otherwise.
 BETTERED: dict[str, dict[int, dict[str, Any]]] = {
@@ -61,7 +71,7 @@ def heard(server: Any) -> Iterator[Callable[[], list[Any]]]:
             server.admin.publish(marker, "")
             found = []
             while (message := listener.get_message(timeout=5))["channel"] != marker.encode():
-                found.append((message["channel"].decode(), message["data"]))
+                found.append((message["channel"].decode(), json.loads(message["data"])))
             return found
 
         yield messages
@@ -73,16 +83,17 @@ def test_recording(recording: Recording, stage: Stage, heard: Callable[[], list[
         lines = stage.follow(op, recording.tolerance)
         assert not lines, f"step {number}, {op['op']} {op['args']}: " + "\n".join(lines)
         if op["op"] in OURS:
-            # None of the verbs here publishes; the recordings say so too.
-            assert heard() == []
-            assert "published" not in op
+            assert heard() == [(m["channel"], m["json"]) for m in op.get("published", ())]
 
 
 def test_nothing_recorded_is_lost() -> None:
     assert len(RECORDINGS) == 213
     assert {r.name for r in RECORDINGS} >= BETTERED.keys()
     assert all(r.tags for r in RECORDINGS if r.name in BETTERED)
-    assert OURS >= CORE
+    assert OURS == CORE
+    played = {op["op"] for recording in RECORDINGS for op in recording.ops}
+    foreign = played - OURS - BY_HAND - FOREIGN_READS
+    assert all(op.startswith(FOREIGN) for op in foreign)
     assert len(RUN) >= LEAST_RUN
     assert sum(map(ours, RUN)) >= LEAST_STEPS
 

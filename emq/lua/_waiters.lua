@@ -1,0 +1,80 @@
+-- waiters: the workers that found nothing to do, and how they hear of a job.
+--
+-- Such a worker writes its name and the end of its wait into `parked`, in the step that found
+-- nothing, then blocks on the list `rouse`, and takes its name out when it is back. Whoever makes a
+-- job claimable puts an entry on the list, which the server hands to whoever has blocked longest.
+-- An entry names nobody, so none is lost on a worker that is not there any more. There are never
+-- more entries than names: where nobody waits, no key is left behind. One too many wakes a worker
+-- in vain. What nobody fetches goes away by itself.
+--
+-- Nobody else looks after what falls due: whoever is back from its wait and does not wait again
+-- hands that on, by `rouse_for_next`.
+--
+-- DERIVES base .. 'parked'
+-- DERIVES base .. 'rouse'
+-- DERIVES base .. 'pending'
+-- DERIVES base .. 'schedule'
+-- DERIVES base .. 'active'
+
+-- INCLUDE queue
+
+local longest_wait_ms = 5000 -- no worker waits longer, so none need be told of what is later
+local kept_ms = longest_wait_ms + 1000
+local rouses = true
+
+local function rouse()
+  if not rouses or is_paused then
+    return
+  end
+  local waiting = redis.call('ZCARD', base .. 'parked')
+  if waiting > 0 and redis.call('LLEN', base .. 'rouse') < waiting then
+    redis.call('LPUSH', base .. 'rouse', '1')
+    redis.call('PEXPIRE', base .. 'rouse', kept_ms)
+  end
+end
+
+-- Wake a worker where all would wait beyond `time`, since something falls due then.
+local function rouse_before(time)
+  local soonest = redis.call('ZRANGE', base .. 'parked', '0', '0', 'WITHSCORES')[2]
+  if soonest and tonumber(soonest) > tonumber(time) then
+    rouse()
+  end
+end
+
+-- Answers when the first entry of a place falls due, or nil.
+local function first_of(place)
+  return redis.call('ZRANGE', base .. place, '0', '0', 'WITHSCORES')[2]
+end
+
+-- Wake a worker where all would wait beyond what falls due next.
+local function rouse_for_next()
+  if redis.call('EXISTS', base .. 'parked') == 1 then
+    for _, place in ipairs({ 'schedule', 'active' }) do
+      local soonest = first_of(place)
+      if soonest then
+        rouse_before(soonest)
+      end
+    end
+  end
+end
+
+-- A job has left `active`: at the ceiling, workers wait beside jobs that they may not claim.
+local function rouse_below_ceiling()
+  if ceiling > 0 and redis.call('EXISTS', base .. 'pending') == 1 then
+    rouse()
+  end
+end
+
+-- Let a worker wait that found nothing. Entries that are left were for others, which saw as much.
+local function park(name, now, wait_ms)
+  local parked = base .. 'parked'
+  redis.call('DEL', base .. 'rouse')
+  -- Who should have been back a second ago is not there any more.
+  redis.call('ZREMRANGEBYSCORE', parked, '-inf', string.format('%.0f', now - 1000))
+  redis.call('ZADD', parked, string.format('%.0f', now + wait_ms), name)
+  redis.call('PEXPIRE', parked, kept_ms)
+end
+
+local function unpark(name)
+  redis.call('ZREM', base .. 'parked', name)
+end

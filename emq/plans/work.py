@@ -1,0 +1,203 @@
+"""A worker's turns: what a loop over jobs says to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from resp import Command, ErrorReply, Plan, Reply
+
+from ..errors import JobGone
+from ..job import Job
+from ..keyspace import Keyspace
+from ..scripts import COMPLETE, DELAY, LEAVE, RETRY, TAKE, Transition
+from .arguments import blob, held, kept, whole
+from .jobs import claimed
+from .reads import answered
+
+LONGEST_WAIT_MS = 5000  # what the scripts know, too: none of them wakes a worker for what is later
+
+
+class Taken(NamedTuple):
+    """What a worker's turn brought.
+
+    Attributes:
+        jobs: Claimed by it.
+        wait_ms: Where that is none: how long to park; 0 is not at all.
+        dead: The ids of jobs that stalled once too often.
+    """
+
+    jobs: list[Job]
+    wait_ms: int
+    dead: list[str]
+
+
+class Completed(NamedTuple):
+    """A settlement: the job is done."""
+
+    job: Job
+    result: bytes | None = None
+    result_ttl_ms: int | None = None
+
+
+class Failed(NamedTuple):
+    """A settlement: the job failed; it falls due again, or is dead."""
+
+    job: Job
+    delay_ms: int
+    max_attempts: int
+    error: bytes | str
+
+
+class Delayed(NamedTuple):
+    """A settlement: the job is put off; that is no attempt."""
+
+    job: Job
+    delay_ms: int
+
+
+Settlement: TypeAlias = Completed | Failed | Delayed
+
+
+def take(
+    keys: Keyspace,
+    count: int,
+    lease_ms: int,
+    *,
+    max_stalled: int,
+    wait_ms: int,
+    waiter: str,
+    woken_by: str = "",
+) -> Plan[Taken]:
+    """Take a turn: see to what is due, claim up to `count` jobs, else learn when to come again."""
+    reply = yield _take(keys, count, lease_ms, max_stalled, wait_ms, waiter)
+    return _taken(keys, reply)
+
+
+def _take(
+    keys: Keyspace,
+    count: int,
+    lease_ms: int,
+    max_stalled: int,
+    wait_ms: int,
+    waiter: str,
+) -> Command:
+    return TAKE.call(
+        base=keys.base,
+        count=whole("count", count, 0),
+        lease_ms=whole("lease_ms", lease_ms, 1),
+        max_stalled=whole("max_stalled", max_stalled, 1),
+        wait_ms=whole("wait_ms", wait_ms, 1),
+        waiter=waiter,
+    )
+
+
+def _taken(keys: Keyspace, reply: Reply) -> Taken:
+    match TAKE.reply(reply):
+        case [int(wait_ms), dead, *jobs]:
+            told = [claimed(keys, TAKE, job) for job in jobs]
+            return Taken(told, wait_ms, TAKE.ids(dead))
+        case other:
+            raise TAKE.unexpected(other)
+
+
+def park(keys: Keyspace, wait_ms: int) -> Plan[str]:
+    """Wait for a wake, on a connection of its own; answer its entry, or "" when time is up."""
+    whole("wait_ms", wait_ms, 1)  # the server takes 0 for ever
+    reply = answered("BLPOP", (yield ("BLPOP", keys.rouse, f"{wait_ms / 1000:.3f}")))
+    match reply:
+        case None:
+            return ""
+        case [_, bytes(entry)]:
+            return entry.decode("utf-8", "replace")
+        case _:
+            return "?"  # not what a script wrote; a wake all the same
+
+
+def leave(keys: Keyspace, waiter: str) -> Plan[None]:
+    """Wait no more: let a wake that this worker was to have reach another."""
+    LEAVE.count((yield from LEAVE(base=keys.base, waiter=waiter)))
+
+
+def settle(keys: Keyspace, settlements: Sequence[Settlement]) -> Plan[list[str | Exception]]:
+    """Settle jobs in one flush.
+
+    Returns:
+        For each, in order: `completed`, `scheduled`, `dead`, `delayed`, or what refused it.
+    """
+    if not settlements:
+        return []
+    replies = yield [_settling(keys, each) for each in settlements]
+    return [_settled(*pair) for pair in zip(settlements, replies, strict=True)]
+
+
+def settle_and_take(
+    keys: Keyspace,
+    settlements: Sequence[Settlement],
+    count: int,
+    lease_ms: int,
+    *,
+    max_stalled: int,
+    wait_ms: int,
+    waiter: str,
+) -> Plan[tuple[list[str | Exception], Taken]]:
+    """Settle jobs and take a turn, in one flush. What fails of the turn is raised."""
+    flush = [_settling(keys, each) for each in settlements]
+    flush.append(_take(keys, count, lease_ms, max_stalled, wait_ms, waiter))
+    *replies, turn = yield flush
+    outcomes = [_settled(*pair) for pair in zip(settlements, replies, strict=True)]
+    return outcomes, _taken(keys, turn)
+
+
+def _settling(keys: Keyspace, settlement: Settlement) -> Command:
+    id, token = held(keys, settlement.job, None)
+    row = keys.job_prefix + id
+    match settlement:
+        case Completed(_, result, result_ttl_ms):
+            return COMPLETE.call(row=row, token=token, kept=kept(result, result_ttl_ms))
+        case Failed(_, delay_ms, max_attempts, error):
+            return RETRY.call(
+                row=row,
+                token=token,
+                delay_ms=whole("delay_ms", delay_ms, 0),
+                max_attempts=whole("max_attempts", max_attempts, 1),
+                reason=blob("error", error),
+            )
+        case Delayed(_, delay_ms):
+            due = f"+{whole('delay_ms', delay_ms, 0)}"
+            return DELAY.call(row=row, token=token, due=due, excuse=1)
+
+
+def _settled(settlement: Settlement, reply: Reply) -> str | Exception:
+    script, done = _SCRIPTS[type(settlement)]
+    try:
+        if type(reply) is ErrorReply:
+            script.reply(reply, settlement.job.id)
+        if done is None:
+            return script.word(reply, "scheduled", "dead")
+        if script.count(reply) == 0:
+            raise JobGone(settlement.job.id)
+        return done
+    except Exception as error:
+        return error
+
+
+_SCRIPTS: dict[type, tuple[Transition, str | None]] = {
+    Completed: (COMPLETE, "completed"),
+    Failed: (RETRY, None),
+    Delayed: (DELAY, "delayed"),
+}
+
+__all__ = [
+    "LONGEST_WAIT_MS",
+    "Completed",
+    "Delayed",
+    "Failed",
+    "Settlement",
+    "Taken",
+    "leave",
+    "park",
+    "settle",
+    "settle_and_take",
+    "take",
+]
