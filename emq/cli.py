@@ -13,6 +13,8 @@ Stdout is data, stderr is talk. An error is one line that names the next step. E
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,34 +27,59 @@ from . import output
 from .embedded import EmbeddedError
 from .errors import EmqError, FenceError
 
+_DEFAULT_URL: Final = "valkey://127.0.0.1:6379"
 _CREDENTIALS: Final = ("NOAUTH", "WRONGPASS", "NOPERM")
-_PRIVATE: Final = "leave --url out for a private server"
+_PRIVATE: Final = ", or leave --url out for a private server"
+
+# Each with the module of `emq.commands` that it is in, which is imported where it is asked for.
+_COMMANDS: Final = {
+    "ls": ("look", "list the queues, with their counts"),
+    "show": ("look", "show a queue, or a job"),
+    "peek": ("look", "show the next jobs of a queue"),
+    "top": ("top", "watch the queues, live"),
+    "enqueue": ("enqueue", "add jobs to a queue"),
+    "work": ("work", "run a handler on the jobs of a queue"),
+    "retry": ("mend", "let dead jobs run again"),
+    "discard": ("mend", "remove jobs"),
+    "pause": ("mend", "stop claims from a queue"),
+    "resume": ("mend", "let claims from a queue go on"),
+    "drain": ("mend", "remove the jobs of a queue that wait"),
+    "obliterate": ("mend", "remove a queue with all its jobs"),
+    "doctor": ("doctor", "find what is wrong with a server and its queues, and mend it"),
+    "conformance": ("conformance", "check a server, and this client on it, against the bus's wire"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; its exit code."""
-    url: str | None = None
+    words = sys.argv[1:] if argv is None else list(argv)
+    options = argparse.Namespace(command="", url=None)
     try:
         try:
-            options = _parser().parse_args(argv)
+            _parser(words).parse_args(words, options)
         except SystemExit as done:
             if not done.code:  # what --help told must have been written, too
                 output.write("", output.stdout())
             raise
         output.stdout()  # before anything is done whose outcome could not be told
-        url = options.url
-        command: Callable[[argparse.Namespace], int] = options.run
+        options.url = options.url or os.environ.get("EMQ_URL")
+        if options.command != "demo":
+            options.url = options.url or _DEFAULT_URL
+        run: Callable[[argparse.Namespace], int] = options.run
         with _signals_unwind():
-            return command(options)
+            return run(options)
     except output.OutputError as error:
         output.drop()
         return 141 if error.unread else _fail(1, str(error))
+    except argparse.ArgumentError as error:  # arguments that do not go together
+        told = str(error)
+        return _fail(2, told if ";" in told else f"{told}; see emq {options.command} --help")
     except AddressError as error:
-        return _fail(2, _with_step(error, url))
+        return _fail(2, _with_step(error, options))
     except (TransportError, EmbeddedError) as error:
-        return _fail(3, _with_step(error, url))
+        return _fail(3, _with_step(error, options))
     except (EmqError, RespError) as error:
-        return _fail(1, _with_step(error, url))
+        return _fail(1, _with_step(error, options))
     except KeyboardInterrupt:
         return 130
     except _Told as told:
@@ -94,31 +121,79 @@ def _fail(code: int, told: str) -> int:
     return code
 
 
-def _with_step(error: Exception, url: str | None) -> str:
+def _with_step(error: Exception, options: argparse.Namespace) -> str:
     """An error's message, with what to do next. Messages that say so themselves have a `;`."""
     told = str(error)
+    private = _PRIVATE if options.command == "demo" else ""
     if isinstance(error, FenceError):
-        return f"{told}; or give another --url, or {_PRIVATE}"
+        here = "" if private else " (--wire-version)"
+        return f"{told}{here}; or give another --url{private}"
     if ";" in told:
         return told
-    if url is None:
+    if options.url is None:
         return f"{told}; run it again, or name a server with --url"
+    code = getattr(error, "code", None)
     if isinstance(error, AddressError):
-        step = f"give --url as valkey://user:password@host:port/db or unix:///path, or {_PRIVATE}"
-    elif getattr(error, "code", None) in _CREDENTIALS:
-        step = f"put user:password@ in the URL, of a user who may do this, or {_PRIVATE}"
+        step = f"give --url as valkey://user:password@host:port/db or unix:///path{private}"
+    elif code in _CREDENTIALS:
+        step = f"put user:password@ in the URL, of a user who may do this{private}"
+    elif code == "WRONGTYPE":
+        step = "another program wrote a key of the queue, emq doctor tells which"
     elif isinstance(error, ServerError):
-        step = f"see to it that the server takes writes and scripts, or {_PRIVATE}"
+        step = f"see to it that the server takes writes and scripts{private}"
     elif isinstance(error, ConnectFailed):
-        step = f"is it running? give another --url, or {_PRIVATE}"
+        step = f"is it running? give another --url{private}"
     else:
-        step = f"is the server still up? run it again, or {_PRIVATE}"
+        step = f"is the server still up? run it again{private}"
     return f"{told}; {step}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="emq", description="A job bus on Valkey.")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+class _Command(argparse.ArgumentParser):
+    """A command's parser. It takes options between the arguments, too: `emq show Q --full JOB`."""
+
+    _intermixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._intermixing:
+            return super().parse_known_args(args, namespace)
+        self._intermixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixing = False
+
+
+class _Aligned(argparse.HelpFormatter):
+    """Leaves room for the longest command's name, which argparse takes for two shorter."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.choices:
+            longest = max(map(len, action.choices), default=0)
+            self._action_max_length = max(self._action_max_length, longest + 4)
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a command line. Only the command that it names is told its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="emq",
+        description="A job bus on Valkey.",
+        formatter_class=_Aligned,
+        epilog="emq COMMAND --help tells more, with examples. Exit codes: 0 done, 1 refused, "
+        "2 wrong usage, 3 no connection.",
+    )
+    commands = parser.add_subparsers(
+        title="commands",
+        metavar="COMMAND",
+        dest="command",
+        required=True,
+        parser_class=_Command,
+    )
+    asked = next((word for word in words if not word.startswith("-")), None)
+    for name, (module, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name == asked:
+            importlib.import_module(f".commands.{module}", __package__).configure(name, command)
     _add_demo(commands)
     return parser
 
@@ -136,7 +211,8 @@ def _add_demo(commands: Any) -> None:
     command.add_argument(
         "--url",
         help="use this server, under a fresh queue name that is removed at the end "
-        "(default: a private one, which needs echomq[embedded])",
+        "(default: EMQ_URL from the environment, else a private one, which needs "
+        "echomq[embedded])",
     )
     command.add_argument("--json", action="store_true", help="the same facts as one JSON document")
     command.set_defaults(run=_demo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import shlex
@@ -20,6 +21,13 @@ from emq.errors import EmqError, FenceError
 from resp import ConnectFailed, ConnectionLost, Refused, ServerError
 from tests.conftest import Server
 
+COMMANDS = [*cli._COMMANDS, "demo"]
+
+
+@pytest.fixture(autouse=True)
+def _no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMQ_URL", raising=False)
+
 
 @pytest.mark.parametrize("argv", [[], ["nothing"], ["demo", "--nothing"], ["demo", "extra"]])
 def test_wrong_usage_is_two(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,7 +41,57 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--help"])
     assert left.value.code == 0
-    assert "demo" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert all(f"\n    {name}" in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_commands_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([name, "--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: emq {name} ")
+    assert "EMQ_URL" in out
+    assert name == "demo" or f"\n  emq {name}" in out
+
+
+@pytest.mark.parametrize("argv", [["ls"], ["top", "--once"], ["doctor"], ["pause", "q"]])
+def test_the_server_is_that_of_the_option_else_of_the_environment_else_the_usual(
+    argv: list[str],
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli, "_DEFAULT_URL", "unix:///the-usual")
+    assert main(argv) == 3
+    assert "the-usual" in _one_line(capsys)
+    monkeypatch.setenv("EMQ_URL", "unix:///of-the-environment")
+    assert main(argv) == 3
+    assert "of-the-environment" in _one_line(capsys)
+    assert main([*argv, "--url", "unix:///of-the-option"]) == 3
+    assert "of-the-option" in _one_line(capsys)
+    monkeypatch.setenv("EMQ_URL", server.url)
+    assert main(argv) in (0, 1)
+
+
+def test_the_demo_takes_the_server_of_the_environment_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EMQ_URL", "unix:///of-the-environment")
+    assert main(["demo"]) == 3
+    assert "of-the-environment" in _one_line(capsys)
+
+
+def test_a_command_loads_no_more_than_it_needs(server: Server) -> None:
+    code = (
+        "import sys; from emq.cli import main\n"
+        f"code = main(['ls', '--url', {server.url!r}, '--json', 'none'])\n"
+        "print(code, *sorted({'asyncio', 'emq.demo', 'emq.consumer', 'emq.commands.work', "
+        "'logging', 'json.tool'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "0\n"
 
 
 def _one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -168,6 +226,54 @@ def test_an_error_names_the_next_step(
     assert line.count(";") == 1
     assert main(["demo"]) == code
     assert ";" in _one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "step"),
+    [
+        (ConnectFailed("h:1: refused"), 3, "is it running? give another --url"),
+        (FenceError(b"echomq:2.0.0", "echomq:3.0.0"), 1, "(--wire-version); or give another"),
+        (ServerError("WRONGTYPE", "WRONGTYPE no", "ZCARD"), 1, "emq doctor tells which"),
+        (argparse.ArgumentError(None, "both"), 2, "see emq pause --help"),
+        (argparse.ArgumentError(None, "both; take one"), 2, "both; take one"),
+    ],
+)
+def test_an_error_of_the_other_commands_tells_of_no_private_server(
+    error: Exception,
+    code: int,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(options: object) -> int:
+        raise error
+
+    monkeypatch.setattr("emq.commands.link.to_write", fail)
+    assert main(["pause", "q", "--url", "valkey://h"]) == code
+    line = _one_line(capsys)
+    assert step in line
+    assert "private" not in line
+
+
+def test_a_url_that_cannot_be_used_is_two_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["ls"], ["top"], ["doctor"], ["retry", "q", "--all-dead"]):
+        assert main([*argv, "--url", "http://h"]) == 2
+        assert "valkey://user" in _one_line(capsys)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("argv", [["ls", "q"], ["show", "q", "--json"], ["ls", "--help"]])
+def test_a_full_disk_is_one_line_for_all(server: Server, argv: list[str]) -> None:
+    code, [line] = _emq("> /dev/full", *argv, url=server.url)
+    assert code == 1
+    assert line.startswith("emq: stdout cannot be written: No space left")
+
+
+@pytest.mark.parametrize("argv", [["ls", "q"], ["top", "q", "--interval", "1ms"]], ids=" ".join)
+def test_a_broken_pipe_is_141_for_all(server: Server, argv: list[str]) -> None:
+    code, told = _emq("| true; exit ${PIPESTATUS[0]}", *argv, url=server.url)
+    assert code == 141 or (argv[0] == "ls" and code == 0)  # 0 where it was faster than true
+    assert told == []
 
 
 def test_real_errors_name_the_next_step(
