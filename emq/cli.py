@@ -30,6 +30,8 @@ from .errors import EmqError, FenceError
 _DEFAULT_URL: Final = "valkey://127.0.0.1:6379"
 _CREDENTIALS: Final = ("NOAUTH", "WRONGPASS", "NOPERM")
 _PRIVATE: Final = ", or leave --url out for a private server"
+# They start a private server if they are given none.
+_SELF_SUFFICIENT: Final = ("demo", "conformance")
 
 # Each with the module of `emq.commands` that it is in, which is imported where it is asked for.
 _COMMANDS: Final = {
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         output.stdout()  # before anything is done whose outcome could not be told
         options.url = options.url or os.environ.get("EMQ_URL")
-        if options.command != "demo":
+        if options.command not in _SELF_SUFFICIENT:
             options.url = options.url or _DEFAULT_URL
         run: Callable[[argparse.Namespace], int] = options.run
         with _signals_unwind():
@@ -124,9 +126,9 @@ def _fail(code: int, told: str) -> int:
 def _with_step(error: Exception, options: argparse.Namespace) -> str:
     """An error's message, with what to do next. Messages that say so themselves have a `;`."""
     told = str(error)
-    private = _PRIVATE if options.command == "demo" else ""
+    private = _PRIVATE if options.command in _SELF_SUFFICIENT else ""
     if isinstance(error, FenceError):
-        here = "" if private else " (--wire-version)"
+        here = "" if options.command == "demo" else " (--wire-version)"
         return f"{told}{here}; or give another --url{private}"
     if ";" in told:
         return told

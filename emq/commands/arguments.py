@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ..errors import InvalidId, WrongKind
 from ..fence import WIRE_VERSION
@@ -16,20 +16,30 @@ from ..keyspace import Keyspace, dedup_key
 from ..numbers import MAX
 from ..units import parse_ms
 
+_USUAL: Final = "valkey://127.0.0.1:6379"
 
-def explain(command: argparse.ArgumentParser, what: str, *examples: str, json: bool = True) -> None:
+
+def explain(
+    command: argparse.ArgumentParser,
+    what: str,
+    *examples: str,
+    json: bool = True,
+    private: bool = False,
+) -> None:
     """Say what a command does, with examples, and give it the options that all commands have.
 
     Args:
         json: It has `--json`, too.
+        private: Without a server it starts a private one.
     """
+    usual = "a private one, which needs echomq[embedded]" if private else _USUAL
     command.description = what
     command.epilog = "\n".join(["examples:" if examples[1:] else "example:", *_indented(examples)])
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument(
         "--url",
         help="the server: valkey://user:password@host:port/db, valkeys:// for TLS, or "
-        "unix:///path (default: EMQ_URL from the environment, else valkey://127.0.0.1:6379)",
+        f"unix:///path (default: EMQ_URL from the environment, else {usual})",
     )
     command.add_argument(
         "--wire-version",
