@@ -1151,6 +1151,8 @@ def _rows(tokens: list[bytes], start: int, room: int, max_depth: int) -> tuple[l
     width = _COLUMN
     while width <= most - len(found):
         begin = start + len(found) * stride
+        if tokens[begin] != tokens[start]:
+            break  # no array, or another: its tokens are no columns
         rows = _block(tokens, begin, begin + width * stride, stride)
         if not rows:
             break
