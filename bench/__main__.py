@@ -11,6 +11,7 @@ from typing import Final
 BENCHMARKS: Final = {
     "bytes": "EVAL every time against EVALSHA after one SCRIPT LOAD, to the byte",
     "codec": "encoding and decoding, beside hiredis and redis-py's parser",
+    "jobs": "jobs through a queue and its workers, beside other queues",
     "wire": "one caller, pipelines, threads and tasks, beside peers and a bare socket",
 }
 

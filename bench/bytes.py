@@ -27,7 +27,9 @@ from typing import Any, Final, TypeVar, cast
 import resp
 from emq.embedded import Embedded, EmbeddedError
 from emq.job import Item, Job
+from emq.plans.work import leave, take
 from emq.queue import Queue
+from emq.scripts import FORGET, RECOUNT, REPAIR
 from resp import Arg, Command, Connector, Plan, Script, ScriptCall, encode_command
 
 from .options import MOST_BODY, MOST_CALLS, up_to
@@ -42,6 +44,7 @@ _BAR: Final = 48  # characters
 
 _QUEUE: Final = "orders"
 _ID: Final = "JOB0EEMl9I7KXg"
+_WORKER: Final = "host-4711-1"
 _JOB: Final = Job(id=_ID, payload=b"", token=1, queue=_QUEUE)
 _PAYLOAD: Final = b"{}".ljust(100)
 _ERROR: Final = "TimeoutError: the mail server did not answer"
@@ -235,6 +238,8 @@ def sized_script(body: int) -> Script:
 class _Listener:
     """Stands where a queue's connector does, and keeps the first script call of every plan."""
 
+    subscribe = staticmethod(print)  # no verb here listens
+
     def __init__(self) -> None:
         self.calls: list[ScriptCall] = []
 
@@ -265,7 +270,30 @@ def bus_calls() -> list[ScriptCall]:
     queue.sweep_stalled()
     queue.counts()
     queue.state(_ID)
-    return listener.calls
+    queue.claim_many(10)
+    queue.delay(_JOB, 1000)
+    queue.give_back([_JOB] * 10)
+    queue.lock(_JOB, 30_000)
+    queue.unlock(_JOB)
+    queue.progress(_JOB, "50")
+    queue.log(_JOB, _ERROR)
+    queue.update_payload(_ID, _PAYLOAD)
+    queue.remove(_ID)
+    queue.reprocess(_ID)
+    queue.pause()
+    queue.resume()
+    queue.set_concurrency(10)
+    queue.drain()
+    queue.obliterate()
+    listener.run(take(queue.keys, 1, 30_000, max_stalled=5, wait_ms=5000, waiter=_WORKER))
+    listener.run(leave(queue.keys, _WORKER))
+    base = queue.keys.base
+    return [
+        *listener.calls,
+        FORGET.call(base=base, suffixes=["parked", "metrics:completed"]),
+        REPAIR.call(base=base, mend=1, names=[_ID] * 10),
+        RECOUNT.call(base=base, mend=1, limit=100),
+    ]
 
 
 def measure(calls: int, body: int) -> list[Row]:
