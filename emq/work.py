@@ -187,7 +187,7 @@ class Settings:
         batch: How many jobs are claimed, and settled, in one step.
         result_ttl_ms: How long results are kept; None keeps those of jobs that ask for it.
         telemetry: Is told of jobs and of the worker.
-        name: The worker's name, for logs and events; None makes one of host-free parts.
+        name: The worker's name, for logs and events; None makes one, of its process's number.
     """
 
     concurrency: int = 1

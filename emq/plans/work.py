@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from resp import Command, ErrorReply, Plan, Reply
 
-from ..errors import JobGone
+from ..errors import ContractError, JobGone
 from ..job import Job
 from ..keyspace import Keyspace
 from ..scripts import COMPLETE, DELAY, LEAVE, RETRY, TAKE, Transition
@@ -95,7 +95,16 @@ def _take(
 def _taken(keys: Keyspace, reply: Reply) -> Taken:
     match TAKE.reply(reply):
         case [int(wait_ms), dead, *jobs]:
-            told = [claimed(keys, TAKE, job) for job in jobs]
+            told, broken = [], None
+            for job in jobs:
+                try:
+                    told.append(claimed(keys, TAKE, job))
+                except ContractError as error:
+                    broken = error
+            if broken is not None and not told:
+                raise broken
+            # An entry that is no job must not take along those that were claimed with it: they
+            # would wait for the end of a lease that nobody knows of. It can be found in active.
             return Taken(told, wait_ms, TAKE.ids(dead))
         case other:
             raise TAKE.unexpected(other)
