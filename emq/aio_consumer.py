@@ -34,7 +34,7 @@ from .plans.work import (
     Settlement,
     Taken,
     leave,
-    park,
+    park_and_take,
     settle,
     settle_and_take,
     take,
@@ -51,6 +51,7 @@ from .work import (
     PARK_MS,
     TAKEN_AT_MOST,
     UPKEEP_S,
+    WAKE_S,
     Again,
     AsyncHeldJob,
     Codec,
@@ -432,6 +433,12 @@ class _Shift:
         )
         self._leases = Leases(settings)
         self._waiter = waiter_name()
+        self._terms: dict[str, Any] = {
+            "lease_ms": settings.lease_ms,
+            "max_stalled": settings.max_stalled,
+            "wait_ms": BURST_PARK_MS if burst else PARK_MS,
+            "waiter": self._waiter,
+        }
         self._weather = Weather(f"{name}: queue {queue.name}")
         self._told_weather = Weather(f"{name}: outcomes of queue {queue.name}")
         self._beat_weather = Weather(f"{name}: leases of queue {queue.name}")
@@ -595,8 +602,16 @@ class _Shift:
         unstarted = list(self._ready)
         self._ready.clear()
         self._wake(len(self._idle))
-        await self._park.close()
+        await self._wake_fetcher()
         await self._give_back(unstarted)
+
+    async def _wake_fetcher(self) -> None:
+        """Let it park no longer. What it is given by then, it gives back."""
+        if self._parked:
+            try:
+                await self._work.run(leave(self._keys, self._waiter, blocks=True), WAKE_S)
+            except Exception:
+                await self._park.close()
 
     async def _abandon(self) -> None:
         """The time to finish is up: give back what still runs, and cancel it."""
@@ -667,6 +682,7 @@ class _Shift:
 
     async def _fetch_on(self) -> None:
         pauses, hurry = Pauses(), Pauses(0.001, 0.5)
+        park_ms = 0
         while not self.stopping:
             try:
                 count = await self._wait_for_room()
@@ -674,7 +690,8 @@ class _Shift:
                     return
                 if self._batched and monotonic() - self._oldest > OVERDUE_S:
                     await self._flush(False)  # all slots are at work, and nobody tells
-                taken = await self._take(count)
+                taken = await self._take(count, park_ms)
+                park_ms = 0
                 if taken.jobs or not count:
                     hurry.worked()
                 elif self._burst and await self._is_finished():
@@ -682,12 +699,13 @@ class _Shift:
                     return
                 elif taken.wait_ms:
                     hurry.worked()
-                    await self._sleep(taken.wait_ms)
+                    park_ms = taken.wait_ms
                 elif in_a_row(hurry):
                     await self._pause(self._quiet, hurry.next())
             except Exception as error:
                 if self.stopping:
                     return
+                park_ms = 0
                 self._weather.bad(error)
                 await self._pause(self._quiet, pauses.next())
             else:
@@ -709,21 +727,23 @@ class _Shift:
         held = len(self._ready) + len(self._leases.running)
         return min(max(self._settings.held_at_most - held, 0), TAKEN_AT_MOST)
 
-    async def _take(self, count: int) -> Taken:
-        settings = self._settings
-        async with self._turn:
+    async def _take(self, count: int, park_ms: int) -> Taken:
+        """Take a turn, parked before it for as long as the last one said."""
+        parks = park_ms > 0 and count > 0
+        try:
+            if parks:
+                plan = park_and_take(self._keys, park_ms, count, **self._terms)
+                taken = await self._park.run(plan, park_ms / 1000 + PARK_MARGIN_S)
+            else:
+                async with self._turn:
+                    self._parked = False
+                    taken = await self._work.run(take(self._keys, count, **self._terms))
+                    self._parked = count > 0 and taken.wait_ms > 0
+        except BaseException:
             self._parked = False
-            taken = await self._work.run(
-                take(
-                    self._keys,
-                    count,
-                    settings.lease_ms,
-                    max_stalled=settings.max_stalled,
-                    wait_ms=BURST_PARK_MS if self._burst else PARK_MS,
-                    waiter=self._waiter,
-                )
-            )
-            self._parked = count > 0 and not taken.jobs
+            raise
+        if parks:
+            self._parked = taken.wait_ms > 0
         await self._receive(taken)
         return taken
 
@@ -746,13 +766,6 @@ class _Shift:
             future = self._idle.popleft()
             if not future.done():
                 future.set_result(None)
-
-    async def _sleep(self, wait_ms: int) -> None:
-        """Park until a job comes, or it is time to look."""
-        try:
-            await self._park.run(park(self._keys, wait_ms), wait_ms / 1000 + PARK_MARGIN_S)
-        finally:
-            self._parked = False
 
     async def _is_finished(self) -> bool:
         """Whether nothing is left to do, now or later."""
@@ -986,7 +999,6 @@ class _Shift:
 
     async def _flush(self, takes: bool) -> None:
         """Tell of all outcomes; with `takes`, and unless somebody parks, ask for more jobs."""
-        settings = self._settings
         async with self._turn:
             outcomes = list(self._outbox)
             self._outbox.clear()
@@ -1005,10 +1017,7 @@ class _Shift:
                             self._keys,
                             settlements,
                             room,
-                            settings.lease_ms,
-                            max_stalled=settings.max_stalled,
-                            wait_ms=BURST_PARK_MS if self._burst else PARK_MS,
-                            waiter=self._waiter,
+                            **self._terms,
                         )
                     )
                 else:

@@ -55,8 +55,9 @@ class Backoff:
     def read(cls, told: object) -> Self | None:
         """Answer what `told` wrote; None for anything else."""
         match told:
-            case [int(base), int(cap), 0 | 1 as jittered] if 0 <= base <= MAX and 0 <= cap <= MAX:
-                return cls(base, cap, bool(jittered))
+            case [base, cap, 0 | 1 as jittered] if type(base) is type(cap) is int:
+                possible = 0 <= base <= MAX and 0 <= cap <= MAX
+                return cls(base, cap, bool(jittered)) if possible else None
             case _:
                 return None
 

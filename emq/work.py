@@ -49,6 +49,7 @@ UPKEEP_S: Final = 1.0  # how often a worker whose slots are all busy promotes an
 OVERDUE_S: Final = 0.05  # how long an outcome of a batch waits for others
 PARK_MARGIN_S: Final = 1.0  # how much later than asked the server may let a parked worker go
 GOODBYE_S: Final = 1.0  # for what a worker says when it stops
+WAKE_S: Final = 0.2  # for the wake of its parked turn, before its connection is ended instead
 # The connections of a worker: tried again soon, so that it is back soon after its server.
 LINE: Final[dict[str, Any]] = {"backoff": (0.05, 0.25)}
 # Seconds for a dial, in turn. Most are short: one that began in a silence lasts as long as it may,

@@ -1,7 +1,10 @@
 -- leave: a worker waits no more.
 --
--- KEYS[1] base    -    emq:{queue}:, the base of DERIVES; no key has this name
--- ARGV[1] waiter  str  the worker's name
+-- KEYS[1] base    -     emq:{queue}:, the base of DERIVES; no key has this name
+-- ARGV[1] waiter  str   the worker's name
+-- ARGV[2] blocks  int?  1: it may be blocked on rouse and on rouse:<waiter>, and is to wake up
+--
+-- DERIVES base .. 'rouse:' .. waiter
 --
 -- RETURNS
 --   1  its name is not in parked; where jobs are pending, or fall due before the others are back,
@@ -12,7 +15,14 @@
 local base = KEYS[1]
 -- INCLUDE waiters
 
+local own = base .. 'rouse:' .. ARGV[1]
 unpark(ARGV[1])
+if ARGV[2] then
+  redis.call('LPUSH', own, '1')
+  redis.call('PEXPIRE', own, kept_ms)
+else
+  redis.call('DEL', own)
+end
 if redis.call('EXISTS', base .. 'pending') == 1 then
   rouse()
 end

@@ -110,22 +110,41 @@ def _taken(keys: Keyspace, reply: Reply) -> Taken:
             raise TAKE.unexpected(other)
 
 
-def park(keys: Keyspace, wait_ms: int) -> Plan[str]:
-    """Wait for a wake, on a connection of its own; answer its entry, or "" when time is up."""
-    whole("wait_ms", wait_ms, 1)  # the server takes 0 for ever
-    reply = answered("BLPOP", (yield ("BLPOP", keys.rouse, f"{wait_ms / 1000:.3f}")))
-    match reply:
-        case None:
-            return ""
-        case [_, bytes(entry)]:
-            return entry.decode("utf-8", "replace")
-        case _:
-            return "?"  # not what a script wrote; a wake all the same
+def park_and_take(
+    keys: Keyspace,
+    park_ms: int,
+    count: int,
+    lease_ms: int,
+    *,
+    max_stalled: int,
+    wait_ms: int,
+    waiter: str,
+) -> Plan[Taken]:
+    """Park as the last turn said, then take the next one, in one flush.
+
+    It blocks its connection, which is for nothing else. The server goes from the wake to the turn
+    by itself: no round trip lies between.
+
+    Args:
+        park_ms: What the last turn answered as `wait_ms`.
+    """
+    wake, turn = yield [
+        ("BLPOP", keys.rouse, f"{keys.rouse}:{waiter}", f"{park_ms / 1000:.3f}"),
+        _take(keys, count, lease_ms, max_stalled, wait_ms, waiter),
+    ]
+    taken = _taken(keys, turn)
+    if not taken.jobs:
+        answered("BLPOP", wake)  # where it cannot block, it must not come again at once
+    return taken
 
 
-def leave(keys: Keyspace, waiter: str) -> Plan[None]:
-    """Wait no more: let a wake that this worker was to have reach another."""
-    LEAVE.count((yield from LEAVE(base=keys.base, waiter=waiter)))
+def leave(keys: Keyspace, waiter: str, *, blocks: bool = False) -> Plan[None]:
+    """Wait no more: let a wake that this worker was to have reach another.
+
+    Args:
+        blocks: Wake its `park_and_take`, which takes its turn as ever; leave again after that.
+    """
+    LEAVE.count((yield from LEAVE(base=keys.base, waiter=waiter, blocks=1 if blocks else None)))
 
 
 def settle(keys: Keyspace, settlements: Sequence[Settlement]) -> Plan[list[str | Exception]]:
@@ -205,7 +224,7 @@ __all__ = [
     "Settlement",
     "Taken",
     "leave",
-    "park",
+    "park_and_take",
     "settle",
     "settle_and_take",
     "take",
