@@ -1,9 +1,11 @@
 """A worker on threads.
 
-One thread fetches: it asks for as many jobs as there are free slots, parks where there are none,
-and sees to what falls due. Each slot is a thread that runs handlers; while jobs are waiting it
-settles one and claims the next in one round trip, and needs nobody. One more thread renews the
-leases and watches the time limits, on a connection of its own, whatever the handlers do.
+There is one thread more than handlers may run at a time. Of those that run none, one fetches: it
+asks for as many jobs as handlers may run, parks where there are none, and sees to what falls due.
+When jobs come it runs the first of them itself, so that no switch of threads lies between, and
+another fetches. While jobs are waiting, a thread settles one and claims the next in one round trip,
+and needs nobody. One more thread renews the leases and watches the time limits, on a connection of
+its own, whatever the handlers do.
 
 Whoever calls `run`, or a thread of `start`, supervises: it waits for what the others, the signals
 and `stop` have to say, and ends the worker in order.
@@ -436,12 +438,15 @@ class _Shift:
         self._lines: list[_Line] = []
         self._tallies: list[Tally] = []
         self._tally = self._new_tally()  # the supervisor's
-        # Between the fetcher and the slots.
+        # Between the fetcher and the others.
         self._lock = threading.Lock()
-        self._filled = threading.Condition(self._lock)  # `ready` has something, or it is the end
-        self._starving = threading.Condition(self._lock)  # a slot has nothing to do
+        # `ready` has something, or nobody fetches, or it is the end.
+        self._filled = threading.Condition(self._lock)
+        self._starving = threading.Condition(self._lock)  # one more has nothing to do
         self._ready: deque[Held] = deque()
-        self._idle = 0
+        self._fetching = False
+        self._serving = 0  # how many run handlers
+        self._idle = 0  # how many have nothing to do, beside the fetcher
         self._quiet = threading.Event()  # set when nothing more is fetched: for pauses
         # Of batches.
         self._turn = threading.Lock()  # who takes, while nobody parks
@@ -555,21 +560,19 @@ class _Shift:
             target=self._watch, name=f"{self._name} leases", daemon=True
         )
         self._watcher.start()
-        works = [(self._fetch, "fetcher")]
-        works += [(self._serve, f"slot {at}") for at in range(self._settings.concurrency)]
         threads = [
             threading.Thread(
-                target=self._until_its_end, args=(work,), name=f"{self._name} {role}", daemon=True
+                target=self._until_its_end, name=f"{self._name} slot {at}", daemon=True
             )
-            for work, role in works
+            for at in range(self._settings.concurrency + 1)
         ]
         self._alive = set(threads)
         for thread in threads:
             thread.start()
 
-    def _until_its_end(self, work: Callable[[], None]) -> None:
+    def _until_its_end(self) -> None:
         try:
-            work()
+            self._serve()
         except BaseException as error:
             log.critical(
                 "%s: %s; a thread of the worker ends", self._name, told(error), exc_info=error
@@ -692,30 +695,28 @@ class _Shift:
 
     # The fetcher.
 
-    def _fetch(self) -> None:
-        try:
-            self._fetch_on()
-        finally:
-            with self._turn, contextlib.suppress(Exception):
-                self._work.run(leave(self._keys, self._waiter), GOODBYE_S)
-
-    def _fetch_on(self) -> None:
+    def _fetch(self) -> Held | None:
+        """Fetch until there is a job for this thread; None at the end."""
         pauses, hurry = Pauses(), Pauses(0.001, 0.5)
         park_ms = 0
         while not self.stopping:
             try:
                 count = self._wait_for_room()
                 if self.stopping:
-                    return
+                    break
                 if self._batched and monotonic() - self._oldest > OVERDUE_S:
                     self._flush(False)  # all slots are at work, and nobody tells
                 taken = self._take(count, park_ms)
                 park_ms = 0
+                held = self._receive(taken, self._tally, fetched=True)
+                if held is not None:
+                    self._weather.good()
+                    return held
                 if taken.jobs or not count:
                     hurry.worked()
                 elif self._burst and self._is_finished():
                     self.stop(self._settings.drain_timeout)
-                    return
+                    break
                 elif taken.wait_ms:
                     hurry.worked()
                     park_ms = taken.wait_ms
@@ -723,13 +724,16 @@ class _Shift:
                     self._quiet.wait(hurry.next())
             except Exception as error:
                 if self.stopping:
-                    return
+                    break
                 park_ms = 0
                 self._weather.bad(error)
                 self._quiet.wait(pauses.next())
             else:
                 pauses.worked()
                 self._weather.good()
+        with self._turn, contextlib.suppress(Exception):
+            self._work.run(leave(self._keys, self._waiter), GOODBYE_S)
+        return None
 
     def _wait_for_room(self) -> int:
         """How many jobs to ask for; 0, every second, where all slots are busy."""
@@ -763,13 +767,13 @@ class _Shift:
             raise
         if parks:
             self._parked = taken.wait_ms > 0
-        self._receive(taken, self._tally)
         return taken
 
-    def _receive(self, taken: Taken, tally: Tally) -> None:
+    def _receive(self, taken: Taken, tally: Tally, *, fetched: bool = False) -> Held | None:
+        """Let the jobs of a turn run. Of those that were fetched, the first is the caller's own."""
         report_dead(self._name, taken.dead)
         if not taken.jobs:
-            return
+            return None
         jobs = [self._kind(job, self._keys, self._say) for job in taken.jobs]
         with self._lock:
             if not self.stopping:
@@ -778,8 +782,13 @@ class _Shift:
                         self._leases.waiting[held] = held
                 self._ready.extend(jobs)
                 self._filled.notify(len(jobs))
-                return
+                if not fetched:
+                    return None
+                self._fetching = False  # one of those that are notified goes on
+                self._serving += 1
+                return self._ready.popleft()
         self._give_back(jobs, tally)
+        return None
 
     def _is_finished(self) -> bool:
         """Whether nothing is left to do, now or later."""
@@ -801,20 +810,29 @@ class _Shift:
                 except Exception as error:  # the slot goes on, the job's lease ends
                     log.error("%s: job %s: %s", self._name, held.id, told(error), exc_info=error)
                     self._leases.running.pop(held, None)
+                finally:
+                    with self._lock:
+                        self._serving -= 1
         finally:
             slot.close()
 
     def _next(self) -> Held | None:
-        """Wait for a job; None at the end."""
+        """Wait for a job, or fetch one where nobody does; None at the end."""
         with self._lock:
-            while not self._ready:
+            while True:
+                if self._ready and self._serving < self._settings.concurrency:
+                    self._serving += 1
+                    return self._ready.popleft()
                 if self.stopping:
                     return None
+                if not self._fetching:
+                    self._fetching = True
+                    break
                 self._idle += 1
                 self._starving.notify()
                 self._filled.wait()
                 self._idle -= 1
-            return self._ready.popleft()
+        return self._fetch()
 
     def _serve_one_by_one(self, first: Held, slot: _Slot) -> None:
         """Run the job, and those that come with its completion, until none comes."""

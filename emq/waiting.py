@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any, Final
 
-from resp import RequiresResp3
+from resp import ConnectionLost, RequiresResp3
 
 from .job import Outcome
 from .keyspace import Keyspace
@@ -30,7 +30,11 @@ def wait(
     pause = _POLL_S[0]
     try:
         while True:
-            outcome: Outcome | None = connector.run(reads.outcome(keys, job_id))
+            outcome: Outcome | None
+            try:
+                outcome = connector.run(reads.outcome(keys, job_id))
+            except ConnectionLost:  # nothing was written, so it can be asked again
+                outcome = connector.run(reads.outcome(keys, job_id))
             left = ends - time.monotonic()
             if outcome is not None or left <= 0:
                 return outcome
@@ -59,7 +63,11 @@ async def wait_async(
     pause = _POLL_S[0]
     try:
         while True:
-            outcome: Outcome | None = await connector.run(reads.outcome(keys, job_id))
+            outcome: Outcome | None
+            try:
+                outcome = await connector.run(reads.outcome(keys, job_id))
+            except ConnectionLost:  # nothing was written, so it can be asked again
+                outcome = await connector.run(reads.outcome(keys, job_id))
             left = ends - time.monotonic()
             if outcome is not None or left <= 0:
                 return outcome

@@ -39,9 +39,11 @@ _SHELLS: Final = {
     "resp.aio",
     "resp.net",
     "resp.tls",
+    "emq.aio_conformance",
+    "emq.aio_consumer",
+    "emq.commands.work_async",
     "emq.consumer",
-    "emq.pump",
-    "emq.stalled",
+    "emq.waiting",
 }
 _INPUT_OUTPUT: Final = {"socket", "ssl", "select", "threading", "asyncio"}
 _OF_A_CONNECTOR: Final = {"run", "subscribe", "sibling", "stats", "close"}

@@ -67,7 +67,6 @@ def take(
     max_stalled: int,
     wait_ms: int,
     waiter: str,
-    woken_by: str = "",
 ) -> Plan[Taken]:
     """Take a turn: see to what is due, claim up to `count` jobs, else learn when to come again."""
     reply = yield _take(keys, count, lease_ms, max_stalled, wait_ms, waiter)
@@ -128,6 +127,7 @@ def park_and_take(
     Args:
         park_ms: What the last turn answered as `wait_ms`.
     """
+    whole("park_ms", park_ms, 1)  # the server takes 0 for ever
     wake, turn = yield [
         ("BLPOP", keys.rouse, f"{keys.rouse}:{waiter}", f"{park_ms / 1000:.3f}"),
         _take(keys, count, lease_ms, max_stalled, wait_ms, waiter),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
 from emq import Queue, scripts
-from emq.errors import JobError, JobGone, StaleToken, WrongKind
+from emq.errors import JobError, JobGone, JobLocked, StaleToken, WrongKind, WrongState
 from emq.ids import Mint
-from emq.job import Job
+from emq.job import Item, Job
+from emq.plans import work
 from emq.scripts import Answer, Header, Transition, names
 from resp import ErrorReply, Plan, ScriptCall
 
@@ -24,6 +25,7 @@ from .shells import Shell
 TRANSITIONS: Final = {
     value.name: value for value in vars(scripts).values() if isinstance(value, Transition)
 }
+COUNTS: Final = ("<moved>", "<drained>")
 GROUP: Final = "PRT0EEMl9I7KXg"
 
 
@@ -61,8 +63,8 @@ class World:
 
     def __init__(self, shell: Shell, name: str, admin: Any) -> None:
         self.recorder = Recorder(shell.connector)
-        self.queue = Queue(self.recorder, name)
-        self.base = self.queue.keys.base
+        self.queue: Any = Queue(cast(Any, self.recorder), name)
+        self.base: str = self.queue.keys.base
         self.admin = admin
         self.mint = Mint().mint
 
@@ -92,7 +94,7 @@ class World:
     def claimed(self, **fields: str) -> Job:
         self.pending(**fields)
         job = self.queue.claim()
-        assert job is not None
+        assert isinstance(job, Job)
         return job
 
     def lapse(self, job: Job) -> Job:
@@ -113,13 +115,31 @@ class World:
         self.queue.retry(job, delay_ms=60_000, max_attempts=5, error="e")
         return job
 
-    def ghosts(self) -> int:
-        """As many entries without a row as one claim looks at, and a job behind them."""
-        count = sum(bool(self.ghost()) for _ in range(100))
+    def ghosts(self, more: int) -> int:
+        """More entries without a row than one claim looks at, and a job behind them."""
+        count = sum(bool(self.ghost()) for _ in range(100 + more))
         self.queue.enqueue(b"behind them")
         return count
 
-    def refused(self, error: type[JobError], verb: Callable[..., Any], *args: Any) -> None:
+    def dead(self, **fields: str) -> str:
+        job = self.claimed(**fields)
+        retry(self, job, 1)
+        return job.id
+
+    def took(self, count: int = 1, waiter: str = "w") -> work.Taken:
+        plan = work.take(
+            self.queue.keys, count, 60_000, max_stalled=2, wait_ms=5_000, waiter=waiter
+        )
+        taken: work.Taken = self.recorder.run(plan)
+        return taken
+
+    def left(self, blocks: bool) -> Any:
+        return self.recorder.run(work.leave(self.queue.keys, "w", blocks=blocks))
+
+    def forget(self, *suffixes: str) -> Any:
+        return self.recorder.run(scripts.FORGET(base=self.base, suffixes=suffixes))
+
+    def refused(self, error: type[JobError], verb: Callable[..., Any], *args: Any) -> Any:
         with pytest.raises(error):
             verb(*args)
 
@@ -132,8 +152,18 @@ def nobody(w: World) -> Job:
     return Job(w.mint(), b"", 1, w.queue.name)
 
 
-def retry(w: World, job: Job, most: int = 5) -> str:
+def retry(w: World, job: Job, most: int = 5) -> Any:
     return w.queue.retry(job, delay_ms=60_000, max_attempts=most, error="boom")
+
+
+def repair(w: World, *names: str) -> None:
+    """Look at each of these names, and at a deduplication key and a lock of jobs that are gone."""
+    gone, stray = w.mint(), w.row(w.mint(), state="pending", payload="p", attempts="0")
+    w.admin.set(f"{w.base}de:k", gone)
+    w.admin.set(f"{w.base}job:{gone}:lock", "1")
+    w.admin.zadd(f"{w.base}g:{GROUP}:pending", {stray: 0})
+    looked_at = [*names, gone, "de:k", f"g:{GROUP}:{stray}"]
+    w.recorder.run(scripts.REPAIR(base=w.base, mend=1, names=looked_at))
 
 
 def wrong_kind(w: World, transition: Transition, **values: Any) -> None:
@@ -145,16 +175,33 @@ SCENARIOS: Final[dict[tuple[str, str], Callable[[World], Any]]] = {
     ("enqueue", "1"): lambda w: w.queue.enqueue(b"p"),
     ("enqueue", "0"): lambda w: w.queue.enqueue(b"p", job_id=w.pending()),
     ("enqueue", "EMQKIND job id must be JOB-namespaced"): lambda w: wrong_kind(
-        w, scripts.ENQUEUE, row=f"{w.base}job:ORD0EEMl9I7KXg", payload=b"p", due=None
+        w, scripts.ENQUEUE, row=f"{w.base}job:ORD0EEMl9I7KXg", payload=b"p", wishes=[]
+    ),
+    ("enqueue", "<holder>"): lambda w: (
+        w.queue.enqueue(b"p", dedup="k", dedup_ttl_ms=60_000),
+        w.queue.enqueue(b"p", dedup="k"),
     ),
     ("enqueue_many", "<verdicts>"): lambda w: w.queue.enqueue_many([b"p", b"q"]),
     ("enqueue_many", "EMQKIND job id must be JOB-namespaced"): lambda w: wrong_kind(
-        w, scripts.ENQUEUE_MANY, base=w.base, items=[w.mint(), "p", "", "ORD0EEMl9I7KXg", "p", ""]
+        w, scripts.ENQUEUE_MANY, base=w.base, items=[w.mint(), "p", 0, "ORD0EEMl9I7KXg", "p", 0]
+    ),
+    ("enqueue_many", "[verdicts, id, ...]"): lambda w: w.queue.enqueue_many(
+        [Item(b"p", dedup="k"), b"q", Item(b"r", dedup="k")]
     ),
     ("claim", "[id, payload, token]"): lambda w: w.claimed(),
-    ("claim", "[id, payload, token, group]"): lambda w: w.claimed(group=GROUP),
+    ("claim", "[id, payload, token, group, excused, options]"): lambda w: w.claimed(group=GROUP),
     ("claim", "nil"): lambda w: w.queue.claim(),
-    ("claim", "1"): lambda w: (w.ghosts(), w.queue.claim()),
+    ("claim", "1"): lambda w: (w.ghosts(2), w.queue.claim()),
+    ("claim_many", "[job, ...]"): lambda w: (w.pending(), w.pending(), w.queue.claim_many(3)),
+    ("claim_many", "1"): lambda w: (w.ghosts(10), w.queue.claim_many(3)),
+    ("take", "[wait_ms, dead, job, ...]"): lambda w: (
+        w.took(),
+        w.took(1, "v"),
+        w.pending(),
+        w.pending(),
+        w.took(),
+    ),
+    ("leave", "1"): lambda w: (w.took(), w.pending(), w.left(True), w.left(False)),
     ("complete", "1"): lambda w: w.queue.complete(w.claimed()),
     ("complete", "0"): lambda w: w.refused(JobGone, w.queue.complete, nobody(w)),
     ("complete", "EMQSTALE complete token mismatch"): lambda w: w.refused(
@@ -168,7 +215,7 @@ SCENARIOS: Final[dict[tuple[str, str], Callable[[World], Any]]] = {
         w.pending(),
         w.queue.complete_and_claim(job),
     ),
-    ("complete_and_claim", "[id, payload, token, group]"): lambda w: (
+    ("complete_and_claim", "[id, payload, token, group, excused, options]"): lambda w: (
         job := w.claimed(),
         w.pending(group=GROUP),
         w.queue.complete_and_claim(job),
@@ -176,7 +223,7 @@ SCENARIOS: Final[dict[tuple[str, str], Callable[[World], Any]]] = {
     ("complete_and_claim", "nil"): lambda w: w.queue.complete_and_claim(w.claimed()),
     ("complete_and_claim", "1"): lambda w: (
         job := w.claimed(),
-        w.ghosts(),
+        w.ghosts(2),
         w.queue.complete_and_claim(job),
     ),
     ("complete_and_claim", "0"): lambda w: w.refused(
@@ -197,6 +244,14 @@ SCENARIOS: Final[dict[tuple[str, str], Callable[[World], Any]]] = {
     ("retry", "EMQSTALE retry state moved on"): lambda w: w.refused(
         StaleToken, retry, w, w.settled()
     ),
+    ("delay", "1"): lambda w: w.queue.delay(w.claimed(), 60_000, excuse=True),
+    ("delay", "0"): lambda w: w.refused(JobGone, w.queue.delay, nobody(w), 60_000),
+    ("delay", "EMQSTALE delay token mismatch"): lambda w: w.refused(
+        StaleToken, w.queue.delay, other(w.claimed()), 60_000
+    ),
+    ("delay", "EMQSTALE delay state moved on"): lambda w: w.refused(
+        StaleToken, w.queue.delay, w.settled(), 60_000
+    ),
     ("extend", "1"): lambda w: w.queue.extend(w.claimed(), 60_000),
     ("extend", "0"): lambda w: w.refused(JobGone, w.queue.extend, nobody(w), 60_000),
     ("extend", "EMQSTALE extend token mismatch"): lambda w: w.refused(
@@ -208,6 +263,23 @@ SCENARIOS: Final[dict[tuple[str, str], Callable[[World], Any]]] = {
     ("extend_many", "[id, ...]"): lambda w: w.queue.extend_many(
         [w.claimed(), other(w.claimed()), nobody(w)], 60_000
     ),
+    ("give_back", "[id, ...]"): lambda w: w.queue.give_back(
+        [w.claimed(), other(w.claimed()), nobody(w)]
+    ),
+    ("lock", "1"): lambda w: (
+        job := w.claimed(),
+        w.queue.lock(job, 60_000),
+        w.queue.extend_many([job], 60_000, lock_ttl_ms=90_000),
+    ),
+    ("lock", "0"): lambda w: w.refused(JobGone, w.queue.lock, nobody(w), 60_000),
+    ("lock", "EMQSTALE lock token mismatch"): lambda w: w.refused(
+        StaleToken, w.queue.lock, other(w.claimed()), 60_000
+    ),
+    ("lock", "EMQSTALE lock state moved on"): lambda w: w.refused(
+        StaleToken, w.queue.lock, w.settled(), 60_000
+    ),
+    ("unlock", "1"): lambda w: (job := w.claimed(), w.queue.lock(job, 60_000), w.queue.unlock(job)),
+    ("unlock", "0"): lambda w: w.queue.unlock(w.claimed()),
     ("promote", "<moved>"): lambda w: (w.queue.enqueue(b"p", run_at_ms=1), w.queue.promote()),
     ("reap", "<moved>"): lambda w: (w.lapse(w.claimed()), w.queue.reap()),
     ("sweep_stalled", "[recovered, dead]"): lambda w: (
@@ -215,6 +287,83 @@ SCENARIOS: Final[dict[tuple[str, str], Callable[[World], Any]]] = {
         w.queue.sweep_stalled(2),
         w.lapse(w.claimed()),
         w.queue.sweep_stalled(1),
+    ),
+    ("progress", "1"): lambda w: w.queue.progress(w.claimed(), "50"),
+    ("progress", "0"): lambda w: w.refused(JobGone, w.queue.progress, w.mint(), "50"),
+    ("progress", "EMQSTALE progress token mismatch"): lambda w: w.refused(
+        StaleToken, w.queue.progress, other(w.claimed()), "50"
+    ),
+    ("progress", "EMQSTALE progress state moved on"): lambda w: w.refused(
+        StaleToken, w.queue.progress, w.settled(), "50"
+    ),
+    ("log", "<lines>"): lambda w: (
+        job := w.claimed(),
+        w.queue.log(job, "one"),
+        w.queue.log(job, "two", keep=1),
+    ),
+    ("log", "0"): lambda w: w.refused(JobGone, w.queue.log, w.mint(), "line"),
+    ("log", "EMQSTALE log token mismatch"): lambda w: w.refused(
+        StaleToken, w.queue.log, other(w.claimed()), "line"
+    ),
+    ("log", "EMQSTALE log state moved on"): lambda w: w.refused(
+        StaleToken, w.queue.log, w.settled(), "line"
+    ),
+    ("update_payload", "1"): lambda w: w.queue.update_payload(w.pending(), "q"),
+    ("update_payload", "0"): lambda w: w.refused(JobGone, w.queue.update_payload, w.mint(), "q"),
+    ("remove", "1"): lambda w: (
+        receipt := w.queue.enqueue(b"p", dedup="k", result_ttl_ms=60_000),
+        w.queue.remove(receipt.job_id, dedup="k"),
+    ),
+    ("remove", "0"): lambda w: w.refused(JobGone, w.queue.remove, w.mint()),
+    ("remove", "EMQLOCK job is locked"): lambda w: (
+        job := w.claimed(),
+        w.queue.lock(job, 60_000),
+        w.refused(JobLocked, w.queue.remove, job.id),
+    ),
+    ("reprocess", "1"): lambda w: w.queue.reprocess(w.dead(), reset=True),
+    ("reprocess", "0"): lambda w: w.refused(JobGone, w.queue.reprocess, w.mint()),
+    ("reprocess", "EMQSTATE not dead"): lambda w: w.refused(
+        WrongState, w.queue.reprocess, w.pending()
+    ),
+    ("pause", "1"): lambda w: w.queue.pause(),
+    ("resume", "1"): lambda w: (w.queue.pause(), w.took(), w.queue.resume()),
+    ("configure", "1"): lambda w: (
+        w.queue.set_concurrency(1),
+        w.queue.set_concurrency(None),
+        w.queue.set_events(True),
+    ),
+    ("drain", "<drained>"): lambda w: (
+        w.pending(parent=w.parent()),
+        w.queue.enqueue(b"p", delay_ms=60_000),
+        w.queue.drain(include_schedule=True),
+    ),
+    ("obliterate", "0"): lambda w: (w.pending(), w.queue.pause(), w.queue.obliterate()),
+    ("obliterate", "1"): lambda w: (w.pending(), w.queue.pause(), w.queue.obliterate(budget=1)),
+    ("obliterate", "EMQSTATE not paused"): lambda w: w.refused(WrongState, w.queue.obliterate),
+    ("obliterate", "EMQSTATE active jobs present"): lambda w: (
+        w.claimed(),
+        w.queue.pause(),
+        w.refused(WrongState, w.queue.obliterate),
+    ),
+    ("forget", "0"): lambda w: (w.queue.pause(), w.forget("metrics:completed", "meta")),
+    ("forget", "1"): lambda w: (w.queue.pause(), w.pending(), w.forget("meta")),
+    ("forget", "EMQSTATE not paused"): lambda w: w.refused(WrongState, w.forget, "meta"),
+    ("repair", "[name, fault, detail, mended, ...]"): lambda w: repair(
+        w,
+        w.ghost(),
+        w.row(w.mint(), state="pending", payload="p", attempts="0"),
+        w.row(w.mint(), state="dead", payload="p", attempts="0"),
+        w.pending(state="scheduled"),
+        w.pending(),
+    ),
+    ("recount", "[group, said, held, ...]"): lambda w: (
+        w.laned(),
+        w.admin.hset(w.base + "gactive", GROUP, 7),
+        w.recorder.run(scripts.RECOUNT(base=w.base, mend=1, limit=10)),
+    ),
+    ("recount", "nil"): lambda w: (
+        w.claimed(),
+        w.recorder.run(scripts.RECOUNT(base=w.base, mend=0, limit=0)),
     ),
     (
         "counts",
@@ -241,6 +390,35 @@ FURTHER: Final[dict[str, Callable[[World], Any]]] = {
     "laned_job_swept": lambda w: (w.lapse(w.laned(limit=1)), w.queue.sweep_stalled()),
     "laned_job_promoted": lambda w: (retry(w, w.laned(limit=1)), w.queue.promote()),
     "laned_job_claimed_at_the_limit": lambda w: (w.laned(limit=1), w.claimed(group=GROUP)),
+    "laned_job_given_back": lambda w: w.queue.give_back([w.laned(limit=1)]),
+    "laned_job_delayed": lambda w: w.queue.delay(w.laned(limit=1), 60_000),
+    "laned_job_removed": lambda w: (
+        job := w.laned(limit=1),
+        w.queue.remove(job.id),
+        w.queue.remove(w.admin.zrange(f"{w.base}g:{GROUP}:pending", 0, 0)[0].decode()),
+    ),
+    "outcome_kept": lambda w: (
+        w.queue.enqueue(b"p", dedup="k"),
+        w.queue.complete(w.queue.claim(), b"r", result_ttl_ms=60_000),
+    ),
+    "outcome_of_the_dead_kept": lambda w: (
+        w.queue.enqueue(b"p", dedup="k", result_ttl_ms=60_000),
+        retry(w, w.queue.claim(), 1),
+    ),
+    "woken": lambda w: (
+        w.took(),
+        w.pending(),
+        w.queue.enqueue(b"p"),
+        w.queue.enqueue(b"p", delay_ms=1),
+    ),
+    "at_the_ceiling": lambda w: (
+        w.queue.set_concurrency(1),
+        w.lapse(w.claimed()),
+        w.pending(),
+        w.took(),
+        w.queue.reap(),
+    ),
+    "child_removed": lambda w: w.queue.remove(w.pending(parent=w.parent())),
     "child_completed": lambda w: w.queue.complete(w.claimed(parent=w.parent()), b"r"),
     "child_completed_fused": lambda w: w.queue.complete_and_claim(w.claimed(parent=w.parent())),
     "child_completed_for_elsewhere": lambda w: w.queue.complete(
@@ -280,9 +458,13 @@ def _matches(text: str, reply: Any) -> bool:
         case ErrorReply():
             return text == reply.message
         case int():
-            return text == str(reply) or text == "<moved>"
+            return text == str(reply) or text in COUNTS or (text == "<lines>" and reply > 0)
         case bytes():
-            return text == reply.decode() or (text == "<verdicts>" and not reply.strip(b"01"))
+            return (
+                text == reply.decode()
+                or (text == "<verdicts>" and not reply.strip(b"01"))
+                or (text == "<holder>" and reply.startswith(b"JOB"))
+            )
         case list():
             parts = text.strip("[]").split(", ")
             shaped = text.startswith("[")
@@ -318,6 +500,14 @@ def test_every_answer_is_declared_once(world: World, scenario: Any) -> None:
 # Keys.
 
 
+VARIABLES: Final = {
+    "dedup": "[A-Za-z0-9._-]+",
+    "place": "pending|schedule",
+    "suffix": ".+",
+    "waiter": "w",
+}
+
+
 def pattern(base: str, expression: str) -> re.Pattern[str]:
     """What the keys look like that an expression under DERIVES builds."""
     first, *parts = expression.split(" .. ")
@@ -325,7 +515,9 @@ def pattern(base: str, expression: str) -> re.Pattern[str]:
     return re.compile(
         re.escape(base)
         + "".join(
-            re.escape(part.strip("'")) if part.startswith("'") else "[A-Z]{3}[0-9A-Za-z]{11}"
+            re.escape(part.strip("'"))
+            if part.startswith("'")
+            else VARIABLES.get(part, "[A-Z]{3}[0-9A-Za-z]{11}")
             for part in parts
         )
     )
@@ -354,6 +546,8 @@ class Monitor:
             if told["client_type"] == "lua":
                 keys = [word for word in words if word.startswith("emq:{")]
                 assert keys or command == "TIME"
+                if command == "PUBLISH" and keys[0].endswith(":events"):
+                    continue  # a channel, no key
                 for key in keys:
                     yield script, passed, key
             elif command == "EVALSHA":

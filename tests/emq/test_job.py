@@ -8,14 +8,23 @@ from typing import Any
 
 import pytest
 
-from emq.job import Item, Job, Receipt, Row, Sweep
+from emq.backoff import fixed
+from emq.job import Entry, Item, Job, Metric, Outcome, Receipt, Row, Sweep
+from emq.options import JobOptions
 
 SECRET = b"card 4111-1111"
 
 VALUES = [
     Job("JOB0EEMl9I7KXg", SECRET, 1, "orders", "PRT0EEMl9I7KXg"),
     Item(SECRET, "JOB0EEMl9I7KXg", delay_ms=5),
+    Job(
+        "JOB0EEMl9I7KXg", b"p", 3, "orders", None, 1, JobOptions(5, headers={"a": "4111"}).encode()
+    ),
     Item(SECRET.decode()),
+    Item(b"p", headers={"a": "4111"}, dedup="k", backoff=fixed(5)),
+    Outcome("completed", SECRET),
+    Metric(3, 0),
+    Entry("JOB0EEMl9I7KXg", 5),
     Row("pending", 0, SECRET, {"progress": "50", "last_error": SECRET.decode()}),
     Row(None, 0, None, {}),
     Receipt("JOB0EEMl9I7KXg", True),
@@ -59,6 +68,33 @@ def test_what_a_repr_does_show() -> None:
     assert repr(Item("text", run_at_ms=7)) == (
         "Item(payload=<4 str>, job_id=None, delay_ms=None, run_at_ms=7)"
     )
+
+
+def test_what_a_repr_shows_of_wishes() -> None:
+    job = Job("JOB0EEMl9I7KXg", b"12345", 3, "orders", None, 2, b"{}")
+    assert repr(job).endswith("group=None, excused=2, options=<2 bytes>)")
+    item = Item(b"p", dedup="k" * 50, dedup_ttl_ms=7, backoff=fixed(5), headers={"a": "b"})
+    assert repr(item) == (
+        "Item(payload=<1 bytes>, job_id=None, delay_ms=None, run_at_ms=None, "
+        f"dedup='{'k' * 40}'..., dedup_ttl_ms=7, "
+        "backoff=Backoff(base_ms=5, cap_ms=5, jittered=False), headers=<1>)"
+    )
+    assert repr(Outcome("dead", error="e" * 50)) == (
+        f"Outcome(state='dead', result=None, error='{'e' * 40}'...)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "excused", "attempt"), [(1, 0, 1), (3, 0, 3), (3, 2, 1), (3, 1, 2), (1, 5, 1)]
+)
+def test_attempt_leaves_out_the_excused(token: int, excused: int, attempt: int) -> None:
+    assert Job("JOB0EEMl9I7KXg", b"", token, "q", None, excused).attempt == attempt
+
+
+def test_settings_are_read_from_the_options() -> None:
+    options = JobOptions(5, fixed(7), 9, {"traceparent": "00-1"})
+    assert Job("JOB0EEMl9I7KXg", b"", 1, "q", None, 0, options.encode()).settings == options
+    assert Job("JOB0EEMl9I7KXg", b"", 1, "q").settings == JobOptions()
 
 
 def test_repr_of_a_row_is_short_whatever_somebody_wrote() -> None:

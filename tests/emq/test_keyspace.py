@@ -20,6 +20,8 @@ SUFFIXES = {
     "schedule": "schedule",
     "dead": "dead",
     "job_prefix": "job:",
+    "parked": "parked",
+    "rouse": "rouse",
     "ring": "ring",
     "paused": "paused",
     "glimit": "glimit",
@@ -38,6 +40,7 @@ SUFFIXES = {
 }
 
 OF_A_JOB = {
+    "result": ":result",
     "job": "",
     "lock": ":lock",
     "logs": ":logs",

@@ -274,12 +274,18 @@ class Plain:
     def run(self, plan: Plan[Any], /) -> Any:
         raise AssertionError("nothing is run")
 
+    def subscribe(self, *channels: str, **options: Any) -> Any:
+        raise AssertionError("nobody listens")
+
 
 class Awaited:
     """A connector of the other."""
 
     async def run(self, plan: Plan[Any], /) -> Any:
         raise AssertionError("nothing is run")
+
+    async def subscribe(self, *channels: str, **options: Any) -> Any:
+        raise AssertionError("nobody listens")
 
 
 def test_a_connector_of_the_other_shell_is_refused(server: Any) -> None:
@@ -312,6 +318,7 @@ def test_a_pool_that_hides_its_code_can_stand_in() -> None:
     class Pool:
         def __init__(self, of: Any) -> None:
             self.run = functools.partial(type(of).run, of)
+            self.subscribe: Any = of.subscribe
 
     for kind in (Queue, AsyncQueue):
         for of in (Plain(), Awaited()):

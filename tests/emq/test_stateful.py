@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from emq import Queue
-from emq.errors import JobGone, StaleToken
+from emq.errors import JobGone, StaleToken, WrongState
 from emq.ids import Mint
 from emq.job import Job
 
@@ -53,6 +53,7 @@ class Model:
     group: str | None = None
     attempts: int = 0
     stalled: int = 0
+    excused: int = 0
     last_error: str | None = None
     over: int | None = None  # the score of a lease that has ended, or of a due time that has come
 
@@ -205,7 +206,7 @@ class Machine(RuleBasedStateMachine):
             ),
         ):
             job = self.world.jobs[held.id]
-            dies = job.attempts >= most
+            dies = job.attempts - job.stalled - job.excused >= most
             assert answer == ["dead" if dies else "scheduled"]
             job.move("dead" if dies else "schedule")
             job.last_error = error
@@ -236,6 +237,74 @@ class Machine(RuleBasedStateMachine):
             self.world.jobs[id].over = None
         if not good:
             assert self.bytes() == before
+
+    @rule(target=held, handle=handles, count=st.integers(1, 3))
+    def claim_many(self, handle: int, count: int) -> Any:
+        jobs = self.queue(handle).claim_many(count, HOUR)
+        assert len(jobs) == min(count, len(self.world.inside("pending")))
+        return multiple(*map(self.claimed, jobs))
+
+    @rule(held=held, slip=slips, handle=handles, excuse=st.booleans())
+    def delay(self, held: Held, slip: int, handle: int, excuse: bool) -> None:
+        held, queue = held.slipped(slip), self.queue(handle)
+        if self.settles(held, lambda: queue.delay(held.id, HOUR, token=held.token, excuse=excuse)):
+            job = self.world.jobs[held.id]
+            job.excused += excuse
+            job.move("schedule")
+
+    @rule(beliefs=st.lists(held, max_size=3), handle=handles)
+    def give_back(self, beliefs: list[Held], handle: int) -> None:
+        lost = []
+        for belief in beliefs:
+            job = self.world.jobs.get(belief.id)
+            if job is not None and job.place == "active" and holds(job, belief.token):
+                job.excused += 1
+                job.move("pending")
+            else:
+                lost.append(belief.id)
+        before = self.bytes()
+        pairs = [(belief.id, belief.token) for belief in beliefs]
+        assert self.queue(handle).give_back(pairs) == lost
+        if len(lost) == len(beliefs):
+            assert self.bytes() == before
+
+    # What an operator does, whoever holds the job.
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(handle=handles, data=st.data(), reset=st.booleans())
+    def reprocess(self, handle: int, data: st.DataObject, reset: bool) -> None:
+        id = data.draw(st.sampled_from(self.world.inside("dead") or sorted(self.world.jobs)))
+        job = self.world.jobs[id]
+        if job.place != "dead":
+            before = self.bytes()
+            with pytest.raises(WrongState):
+                self.queue(handle).reprocess(id, reset=reset)
+            assert self.bytes() == before
+            return
+        self.queue(handle).reprocess(id, reset=reset)
+        job.move("pending")
+        job.last_error = None
+        if reset:
+            job.stalled, job.excused = 0, job.attempts
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(handle=handles, data=st.data())
+    def remove(self, handle: int, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.world.jobs)))
+        self.queue(handle).remove(id)
+        del self.world.jobs[id]
+        self.world.gone.add(id)
+
+    @precondition(lambda self: len(self.world.inside("pending")) < 4)
+    @rule(handle=handles, include_schedule=st.booleans())
+    def drain(self, handle: int, include_schedule: bool) -> None:
+        ids = self.world.inside("pending")
+        if include_schedule:
+            ids += self.world.inside("schedule")
+        assert self.queue(handle).drain(include_schedule=include_schedule) == len(ids)
+        for id in ids:
+            del self.world.jobs[id]
+            self.world.gone.add(id)
 
     # What a node of another make does with lanes.
 
@@ -418,7 +487,8 @@ class Machine(RuleBasedStateMachine):
         model.move("active")
         model.attempts += 1
         name = self.queue(0).name
-        assert job == Job(job.id, model.payload.encode(), model.attempts, name, None)
+        excused = model.stalled + model.excused
+        assert job == Job(job.id, model.payload.encode(), model.attempts, name, None, excused)
         return Held(job.id, job.token)
 
     def let_pass(self, place: str, data: st.DataObject) -> None:
@@ -441,6 +511,8 @@ class Machine(RuleBasedStateMachine):
             row["last_error"] = job.last_error
         if job.stalled:
             row["stalled"] = str(job.stalled)
+        if job.excused:
+            row["excused"] = str(job.excused)
         return row
 
 

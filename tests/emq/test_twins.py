@@ -24,14 +24,18 @@ def first_line(of: Any) -> str:
 
 def test_both_have_the_same_verbs() -> None:
     assert list(methods(Queue)) == list(methods(AsyncQueue))
-    assert len(methods(Queue)) > 10
+    assert len(methods(Queue)) > 40
 
 
 @pytest.mark.parametrize("verb", [name for name in methods(Queue) if name != "__init__"])
 def test_verb_has_one_signature(verb: str) -> None:
     plain, awaited = methods(Queue)[verb], methods(AsyncQueue)[verb]
 
-    assert inspect.signature(plain) == inspect.signature(awaited)
+    signature = inspect.signature(plain)
+    if verb == "events":  # what it answers has shells of its own
+        assert signature.return_annotation == "EventStream"
+        signature = signature.replace(return_annotation="AsyncEventStream")
+    assert signature == inspect.signature(awaited)
     assert inspect.iscoroutinefunction(awaited)
     assert not inspect.iscoroutinefunction(plain)
     assert first_line(plain) == first_line(awaited)
