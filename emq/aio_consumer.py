@@ -454,6 +454,7 @@ class _Shift:
         # Of batches.
         self._turn = asyncio.Lock()  # who takes, while nobody parks
         self._parked = False
+        self._left = False  # the last word of the fetcher
         self._outbox: deque[tuple[Held, Settlement]] = deque()
         self._oldest = math.inf  # when the outbox' first came
         # The supervisor.
@@ -607,7 +608,7 @@ class _Shift:
 
     async def _wake_fetcher(self) -> None:
         """Let it park no longer. What it is given by then, it gives back."""
-        if self._parked:
+        if self._parked and not self._left:
             try:
                 await self._work.run(leave(self._keys, self._waiter, blocks=True), WAKE_S)
             except Exception:
@@ -678,6 +679,7 @@ class _Shift:
         finally:
             with contextlib.suppress(Exception):
                 async with self._turn:
+                    self._left = True
                     await self._work.run(leave(self._keys, self._waiter), GOODBYE_S)
 
     async def _fetch_on(self) -> None:

@@ -451,6 +451,8 @@ class _Shift:
         # Of batches.
         self._turn = threading.Lock()  # who takes, while nobody parks
         self._parked = False
+        self._door = threading.Lock()  # the last word of the fetcher is that it has left
+        self._left = False
         self._outbox: deque[tuple[Held, Settlement, _Slot]] = deque()
         self._oldest = math.inf  # when the outbox' first came
         # Between the slots and the watch.
@@ -611,11 +613,12 @@ class _Shift:
 
     def _wake_fetcher(self) -> None:
         """Let it park no longer. What it is given by then, it gives back."""
-        if self._parked:
-            try:
-                self._work.run(leave(self._keys, self._waiter, blocks=True), WAKE_S)
-            except Exception:
-                self._park.close()
+        with self._door:
+            if self._parked and not self._left:
+                try:
+                    self._work.run(leave(self._keys, self._waiter, blocks=True), WAKE_S)
+                except Exception:
+                    self._park.close()
 
     def _abandon(self) -> None:
         """The time to finish is up: give back what still runs."""
@@ -731,7 +734,8 @@ class _Shift:
             else:
                 pauses.worked()
                 self._weather.good()
-        with self._turn, contextlib.suppress(Exception):
+        with self._door, contextlib.suppress(Exception):
+            self._left = True
             self._work.run(leave(self._keys, self._waiter), GOODBYE_S)
         return None
 

@@ -774,15 +774,19 @@ class Decoder:
             return
         if mark == _PUSH:
             if self._stack:
-                raise _Malformed("a push inside another reply")
+                raise _Malformed("a push inside another reply", position)
             if not length:
-                raise _Malformed("a push without a kind")
+                raise _Malformed("a push without a kind", position)
             self._push_at = self._base + position
         left = length if length == _STREAM else length * _WIDTH[mark]
         if left > self._max_elements:
-            raise _Malformed("more items than max_elements")
+            raise _Malformed("more items than max_elements", position)
         if len(self._stack) >= self._max_depth:
-            raise _Malformed("more aggregates inside each other than max_depth")
+            raise _Malformed("more aggregates inside each other than max_depth", position)
+        if mark == _ATTRIBUTE and not self._stack:
+            notes = self._notes.get(len(self._queue) + len(self._out), [])
+            if len(notes) + left > self._max_elements:
+                raise _Malformed("more attributes before one reply than max_elements", position)
         self._stack.append((self._items, self._left, self._kind))
         self._items, self._left, self._kind = [], left, mark
         if not left:
@@ -976,10 +980,7 @@ class Decoder:
         if self._stack:
             self._dangling = self._items, len(self._items)
         else:
-            notes = self._notes.setdefault(len(self._queue) + len(self._out), [])
-            if len(notes) + len(items) > self._max_elements:
-                raise _Malformed("more attributes before one reply than max_elements")
-            notes += items
+            self._notes.setdefault(len(self._queue) + len(self._out), []).extend(items)
 
 
 def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Reply]:
@@ -1150,10 +1151,7 @@ def _rows(tokens: list[bytes], start: int, room: int, max_depth: int) -> tuple[l
     found: list[Reply] = []
     width = _COLUMN
     while width <= most - len(found):
-        begin = start + len(found) * stride
-        if tokens[begin] != tokens[start]:
-            break  # no array, or another: its tokens are no columns
-        rows = _block(tokens, begin, begin + width * stride, stride)
+        rows = _block(tokens, start, stride, len(found), width)
         if not rows:
             break
         found += rows
@@ -1161,17 +1159,22 @@ def _rows(tokens: list[bytes], start: int, room: int, max_depth: int) -> tuple[l
     return found, len(found) * stride
 
 
-def _block(tokens: list[bytes], start: int, stop: int, stride: int) -> list[Reply]:
-    """Read rows that look like the one at `start`; none if one of them does not."""
+def _block(tokens: list[bytes], start: int, stride: int, skip: int, count: int) -> list[Reply]:
+    """Read `count` rows, from the one `skip` rows after `start`; none if one has another layout.
+
+    The row at `start` says what each place holds: it alone is known to end after `stride` tokens.
+    """
     columns: list[list[Reply]] = []
     left = _STREAM
     stack: list[tuple[list[list[Reply]], int]] = []
+    ahead = skip * stride
+    stop = start + ahead + count * stride
     places = iter(range(start, start + stride))
     for place in places:
-        heads = tokens[place:stop:stride]
-        head = heads[0]
+        heads = tokens[place + ahead : stop : stride]
+        head = tokens[place]
         if head in _BULKS:
-            blobs = tokens[next(places) : stop : stride]
+            blobs = tokens[next(places) + ahead : stop : stride]
             if not _fit(heads, blobs):
                 return []
             columns.append(blobs)

@@ -28,14 +28,17 @@ except ImportError:
 
 from resp.decode import Decoder
 from tests.strategies import (
+    BURST_LIMITS,
     Factory,
     check_cuts_agree,
     check_prefix,
     check_round_trip,
     check_same,
+    check_ways_agree,
     cuts,
     garbage,
     plain,
+    runs,
     streams,
 )
 
@@ -71,7 +74,21 @@ def properties(factory: Factory, counts: Counter[str]) -> dict[str, Callable[[],
         garbage(),
         cuts(),
     )
+    add(
+        "cuts agree on runs",
+        lambda wire, cut: check_cuts_agree(factory, wire, cut),
+        runs(),
+        cuts(),
+    )
     if factory is Decoder:
+        add("all ways agree on runs", check_ways_agree, runs(), cuts())
+        add(
+            "all ways agree on runs within limits",
+            lambda wire, cut, depth: check_ways_agree(wire, cut, **BURST_LIMITS, max_depth=depth),
+            runs(),
+            cuts(),
+            st.integers(0, 3),
+        )
         add(
             "bursts agree on garbage",
             lambda wire, cut: check_same(Decoder, plain, wire, cut),

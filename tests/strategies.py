@@ -15,8 +15,10 @@ package. The checks take a factory, so that they can be pointed at any decoder t
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
@@ -435,6 +437,159 @@ def garbage() -> st.SearchStrategy[bytes]:
     )
 
 
+# Runs: what the bursts take many at once, and what they must not take for more of it
+
+Cell: TypeAlias = "str | tuple[str, list[Cell]]"
+"""What stands at one place of a reply: a name of the table below, or a mark and what is inside."""
+
+_CELLS: dict[str, Callable[[int], bytes]] = {
+    "bulk": lambda at: blob(b"$", b"x"),
+    "job": lambda at: blob(b"$", b"JOB%05d" % at),
+    "sizes": lambda at: blob(b"$", b"v" * (at % 9)),
+    "table's end": lambda at: blob(b"$", b"v" * (1022 + at % 4)),
+    "CRLF": lambda at: blob(b"$", b"a\r\n:1"),
+    "header": lambda at: blob(b"$", b"1\r\n$1"),
+    "empty": lambda at: b"$0\r\n\r\n",
+    "digit": lambda at: b":%d\r\n" % (at % 5),
+    "number": lambda at: b":%d\r\n" % (at**3 - 5),
+    "null": lambda at: b"$-1\r\n",
+    "null array": lambda at: b"*-1\r\n",
+    "null 3": lambda at: b"_\r\n",
+    "true": lambda at: b"#t\r\n",
+    "OK": lambda at: b"+OK\r\n",
+    "text": lambda at: b"+%d\r\n" % at,
+    "error": lambda at: b"-ERR %d\r\n" % (at % 3),
+    "double": lambda at: b",1.5\r\n",
+    "big": lambda at: b"(%d\r\n" % at,
+    "no items": lambda at: b"*0\r\n",
+    "verbatim": lambda at: b"=5\r\ntxt:a\r\n",
+    "blob error": lambda at: b"!5\r\nERR x\r\n",
+    "streamed": lambda at: b"$?\r\n;1\r\na\r\n;0\r\n",
+    # What no server writes.
+    "zeros": lambda at: b"$01\r\nx\r\n",
+    "short": lambda at: b"$2\r\nx\r\n",
+    "long": lambda at: b"$1\r\nxx\r\n",
+    "negative": lambda at: b"$-2\r\n",
+    "huge": lambda at: b"*16777217\r\n",
+    "nothing": lambda at: b"\r\n",
+    "LF": lambda at: b":1\n\r\n",
+}
+_GOOD_CELLS = list(_CELLS)[: list(_CELLS).index("zeros")]
+_PLAIN_CELLS = ["bulk", "job", "sizes", "digit", "number", "null", "OK", "text", "error"]
+_LINE_CELLS = ["digit", "number", "null", "null 3", "OK", "true", "text", "error", "no items"]
+_BLOCKS = [16, 16, 16, 80, 34]  # rows that are read at once, and after which something else is
+_COUNTS = [
+    *(1, 2, 3, 4, 8, 11, 12, 13, 15, 16, 17, 20, 31, 32, 33, 34, 47, 48, 49, 63, 64, 65, 80),
+    *(95, 96, 97, 127, 128, 129, 255, 256, 257, 300),
+]
+
+
+def _write(cell: Cell, at: int) -> bytes:
+    """Write a reply; `at` varies its payload."""
+    if isinstance(cell, str):
+        return _CELLS[cell](at)
+    mark, cells = cell
+    inside = b"".join(_write(each, at + place) for place, each in enumerate(cells))
+    if mark.endswith("?"):
+        return b"%b\r\n%b.\r\n" % (mark.encode(), inside)
+    return b"%b%d\r\n%b" % (mark.encode(), len(cells) // (1 + (mark in "%|")), inside)
+
+
+def _cell(rng: random.Random, deep: int = 0) -> Cell:
+    """Draw what stands at one place: mostly what a server writes much of."""
+    drawn = rng.randrange(200)
+    if drawn < 140:
+        return rng.choice(_PLAIN_CELLS)
+    if drawn < 160:
+        return rng.choice(_GOOD_CELLS)
+    if drawn < 161:
+        return rng.choice(list(_CELLS))
+    return _row(rng, deep + 1) if deep < 3 else "bulk"
+
+
+def _row(rng: random.Random, deep: int = 0) -> Cell:
+    drawn = rng.randrange(100)
+    mark = "*" if drawn < 75 else rng.choice(["%", "~", "|", "*?", "%?", "~?", *[">"] * (not deep)])
+    count = 17 if drawn < 3 else rng.choice([1, 2, 2, 3, 3, 3, 3, 4, 5, 6])
+    return mark, [_cell(rng, deep + 1) for _ in range(count + (count % 2 and mark[0] in "%|"))]
+
+
+def _other(rng: random.Random, cell: Cell) -> Cell:
+    """Answer a reply that differs from this one in one place, be it type, arity or depth."""
+    if isinstance(cell, str) or not cell[1] or rng.randrange(10) == 0:
+        return _cell(rng)
+    mark, cells = cell[0], list(cell[1])
+    at = rng.randrange(len(cells))
+    match rng.randrange(8):
+        case 0:
+            del cells[at]
+        case 1:
+            cells.insert(at, _cell(rng, 1))
+        case 2:
+            mark = rng.choice("*%~")
+        case 3:
+            cells[at] = ("*", cells[at:])  # which swallows what follows the row
+        case 4 | 5:
+            cells[at] = _other(rng, cells[at])
+        case _:
+            cells[at] = _cell(rng, 1)
+    return mark, cells
+
+
+def write_runs(rng: random.Random) -> bytes:
+    """Write runs of equal replies, each but little other than the one before, and spoil them.
+
+    A run is as long as a burst needs, or one off. What follows it is mostly a row that differs in
+    one place, together with replies that make it as many tokens, so that columns go on.
+    """
+    cells = [_row(rng) if rng.randrange(5) else _cell(rng)]
+    written: list[bytes] = []
+    for _ in range(rng.choice([1, 2, 2, 2, 3, 3])):
+        count = rng.choice(_COUNTS if rng.randrange(2) else _BLOCKS)
+        run = [b"".join(_write(cell, at) for cell in cells) for at in range(count)]
+        while rng.randrange(4) == 3:
+            run[rng.randrange(count)] = _write(_other(rng, cells[0]), count)
+        wire = b"".join(run)
+        around = rng.randrange(-15, 5)
+        if 0 <= around < 4:
+            items = count * len(cells)
+            if rng.randrange(4) == 3:
+                items += rng.choice([-1, 1])  # less or more than follow
+            wire = b"%c%d\r\n%b" % (b"*%~>"[around], items // (1 + (around == 1)), wire)
+        elif around == 4:
+            wire = rng.choice([b"*?", b"~?", b"%?"]) + b"\r\n" + wire + b".\r\n"
+        written.append(wire)
+        stride = run[0].count(b"\r\n")
+        cells = [_other(rng, cells[0]) if rng.randrange(6) else _cell(rng)]
+        short = stride - _write(cells[0], 0).count(b"\r\n")
+        if 0 < short < 10 and rng.randrange(4):
+            cells += [rng.choice(_LINE_CELLS) for _ in range(short)]
+        elif rng.randrange(4) == 3:
+            cells.append(_cell(rng))
+    wire = b"".join(written)
+    while rng.randrange(3) == 2:
+        wire = _spoil(rng, wire)
+    return wire
+
+
+def _spoil(rng: random.Random, wire: bytes) -> bytes:
+    """Change one byte of a header or a payload, or cut the end off."""
+    if rng.randrange(6) == 0:
+        return wire[: rng.randrange(len(wire) + 1)]
+    start = rng.randrange(len(wire) + 1)
+    if rng.randrange(4):
+        start = wire.find(b"\r\n", start) + 2  # where a token starts, or the payload of one
+    at = start + rng.choice([-2, -1, 0, 0, 1, 1, 1, 2])
+    at = min(max(at, 0), len(wire))
+    byte = rng.choice([b"", *(b"%c" % each for each in b"$*:_x0129-\r\n")])
+    return wire[:at] + byte + wire[at + rng.randrange(2) :]
+
+
+def runs() -> st.SearchStrategy[bytes]:
+    """Draw what `write_runs` writes: the smallest number it draws is the simplest choice."""
+    return st.randoms(use_true_random=False).map(write_runs)
+
+
 # Cuts
 
 Cut: TypeAlias = Callable[[bytes], list[bytes]]
@@ -459,18 +614,22 @@ def cuts(draw: st.DrawFn) -> Cut:
 # Running a decoder
 
 
-def plain() -> Decoder:
+def plain(**limits: int) -> Decoder:
     """Answer a decoder that takes every token by its plain path."""
-    decoder = Decoder()
+    decoder = Decoder(**limits)
     decoder._quick = decoder._idle = False
     return decoder
+
+
+BURST_LIMITS = {"max_bulk": 4096, "max_line": 32 * 1024, "max_elements": 1024}
+"""The lowest limits with which a decoder takes bursts."""
 
 
 class AtOnce:
     """A decoder that is fed by `decode`, as the router does it; for `replies`."""
 
-    def __init__(self) -> None:
-        self._decoder = Decoder()
+    def __init__(self, **limits: int) -> None:
+        self._decoder = Decoder(**limits)
         self._ready: list[Any] = []
         self._error: ProtocolError | None = None
 
@@ -492,6 +651,9 @@ class AtOnce:
     @property
     def attributes(self) -> Any:
         return self._decoder.attributes
+
+
+_WAYS: tuple[Callable[..., DecoderLike], ...] = (Decoder, AtOnce, plain)
 
 
 def decode(factory: Factory, chunks: list[bytes], *, singly: bool = True) -> Outcome:
@@ -551,3 +713,17 @@ def check_prefix(factory: Factory, stream: Stream, at: float) -> None:
     outcome = decode(factory, [wire])
     assert outcome.error is None
     assert outcome.replies == [typed(value) for value in stream.values[: len(outcome.replies)]]
+
+
+def check_ways_agree(wire: bytes, cut: Cut, **limits: int) -> None:
+    """Any bytes give the same replies, then the same error, whatever way they are asked for.
+
+    The measure is the plain path byte by byte, which knows nothing of what follows a token.
+    """
+    measure = decode(partial(plain, **limits), [wire[at : at + 1] for at in range(len(wire))])
+    expected = measure.replies, measure.error, measure.offset
+    for chunks in ([wire], cut(wire)):
+        assert decode(partial(Decoder, **limits), chunks) == measure
+        for way in _WAYS:
+            found = decode(partial(way, **limits), chunks, singly=False)
+            assert (found.replies, found.error, found.offset) == expected
