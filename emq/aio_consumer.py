@@ -68,6 +68,7 @@ from .work import (
     Trouble,
     Weather,
     assumed_place,
+    check_claims,
     check_handler,
     check_seconds,
     in_a_row,
@@ -833,6 +834,8 @@ class _Shift:
         leases.running[held] = held
         task: Any = asyncio.current_task()
         try:
+            if job.token > settings.max_attempts:
+                check_claims(job, settings)
             if job.options or settings.time_limit_ms is not None:
                 self._limit(held)
             if self._awaits:

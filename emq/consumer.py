@@ -73,6 +73,7 @@ from .work import (
     Trouble,
     Weather,
     assumed_place,
+    check_claims,
     check_handler,
     check_seconds,
     in_a_row,
@@ -869,6 +870,8 @@ class _Shift:
         running = leases.running
         running[held] = held
         try:
+            if job.token > settings.max_attempts:
+                check_claims(job, settings)
             if job.options or settings.time_limit_ms is not None:
                 self._limit(held)
             if self._decode is not None:

@@ -452,6 +452,21 @@ def on_error(job: Job, settings: Settings, error: BaseException) -> Settlement:
     return failed(job, settings, error_text(error))
 
 
+def check_claims(job: Job, settings: Settings) -> None:
+    """Let no job crash its workers for ever, whoever gives it back to the queue.
+
+    Nodes of other makes reap leases without counting stalls, so a job that crashes its workers
+    beside them is only seen by how often it was claimed. An operator may have it run again beyond
+    its attempts, hence the margin.
+
+    Raises:
+        Discard: It was claimed as often as it may fail and stall together.
+    """
+    most = (wishes(job).max_attempts or settings.max_attempts) + settings.max_stalled
+    if job.attempt > most:
+        raise Discard(f"claimed {job.token} times, and no worker lived to say how it went")
+
+
 def on_time_limit(job: Job, settings: Settings) -> Settlement:
     """What becomes of a job whose time is up."""
     return failed(job, settings, b"time limit of %d ms" % (time_limit_ms(job, settings) or 0))

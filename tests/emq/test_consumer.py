@@ -736,6 +736,33 @@ def test_a_stop_gives_back_at_once_what_was_not_begun(workers: Workers, jobs: Qu
     assert {job.attempt for job in again} == {1}
 
 
+def test_a_job_that_others_reap_for_ever_dies_of_its_claims(workers: Workers, jobs: Queue) -> None:
+    """Whoever reaps without counting stalls keeps a job that kills its workers in a circle."""
+    seen: list[int] = []
+    id = jobs.enqueue(b"").job_id
+    for _ in range(4):
+        jobs.claim(1)
+        until(lambda: jobs.reap() == 1)
+    workers(lambda job: seen.append(job.attempt), max_attempts=2, max_stalled=2).run(burst=True)
+
+    assert seen == []
+    row = jobs.job(id)
+    assert row is not None
+    assert row.state == "dead"
+    assert row.fields["last_error"] == "claimed 5 times, and no worker lived to say how it went"
+
+
+def test_a_job_that_was_claimed_often_still_runs(workers: Workers, jobs: Queue) -> None:
+    seen: list[int] = []
+    jobs.enqueue(b"")
+    for _ in range(3):
+        jobs.claim(1)
+        until(lambda: jobs.reap() == 1)
+    workers(lambda job: seen.append(job.attempt), max_attempts=2, max_stalled=2).run(burst=True)
+
+    assert seen == [4]
+
+
 def test_a_handler_that_is_late_has_its_job_given_back(
     workers: Workers, jobs: Queue, kind: str
 ) -> None:
