@@ -1,6 +1,7 @@
 -- sweep: count the leases that ran out.
 --
 -- DERIVES base .. 'active'
+-- DERIVES base .. 'schedule'
 -- DERIVES base .. 'job:' .. id
 
 -- INCLUDE clock
@@ -9,9 +10,20 @@
 -- INCLUDE bury
 -- INCLUDE events
 
--- A job that stalled `most` times is dead, others wait again. Answers the ids of both, and how many
--- entries were looked at.
-local function sweep(most, limit)
+-- Let a job that stalled again wait for a time of its own, within a second, and within twice as
+-- long each further time. One of those that a worker held has killed it, and who knows which:
+-- apart, they do not meet again, and it dies alone.
+local function scatter(id, row, stalled)
+  local share = tonumber(string.sub(redis.sha1hex(id .. stalled), 1, 8), 16) / 2 ^ 32
+  local due = from_now(math.floor(share * 1000 * 2 ^ math.min(stalled - 2, 6)))
+  redis.call('HSET', row, 'state', 'scheduled')
+  redis.call('ZADD', base .. 'schedule', due, id)
+  rouse_before(due)
+end
+
+-- A job that stalled `most` times is dead, others wait again: with `scatters`, those that stalled
+-- before go to the schedule. Answers the ids of both, and how many entries were looked at.
+local function sweep(most, limit, scatters)
   local lapsed = redis.call(
     'ZRANGEBYSCORE', base .. 'active', '-inf', from_now(0), 'LIMIT', '0', limit
   )
@@ -31,9 +43,10 @@ local function sweep(most, limit)
     if lane then
       lane.free()
     end
+    local waits_apart = scatters and stalled > 1
     if payload then
       redis.call('HSET', row, 'stalled', stalled)
-      announce('stalled', id, 'to', dies and 'dead' or 'pending')
+      announce('stalled', id, 'to', dies and 'dead' or waits_apart and 'scheduled' or 'pending')
     end
     if dies then
       bury(id, row, 'stalled', job[7], job[8])
@@ -42,7 +55,11 @@ local function sweep(most, limit)
       end
       dead[#dead + 1] = id
     elseif payload then
-      line_up(id, row, lane)
+      if waits_apart then
+        scatter(id, row, stalled)
+      else
+        line_up(id, row, lane)
+      end
       recovered[#recovered + 1] = id
     end
   end

@@ -28,6 +28,9 @@ end
 if not is_held(attempts, token) then
   return stale('delay', 'token mismatch')
 end
+-- A claim whose lease was swept is excused already; so is one that was put off and promoted, by a
+-- call whose answer was lost.
+local excuses = excuse == '1' and redis.call('ZSCORE', base .. 'active', id)
 if not withdraw(id, group) then
   return stale('delay', 'state moved on')
 end
@@ -35,7 +38,7 @@ if string.sub(due, 1, 1) == '+' then
   due = from_now(string.sub(due, 2))
 end
 redis.call('HSET', row, 'state', 'scheduled')
-if excuse == '1' then
+if excuses then
   redis.call('HINCRBY', row, 'excused', '1')
 end
 redis.call('ZADD', base .. 'schedule', due, id)

@@ -9,9 +9,10 @@
 --
 -- RETURNS
 --   [wait_ms, dead, job, ...]  what is due is promoted, and leases that ran out are swept, up to
---                              100 of each; the ids that are dead by that; the jobs as claim
---                              answers them. Where none came, the worker's name is in parked and
---                              it waits for wait_ms, or comes again at once where that is 0
+--                              100 of each, where a job that stalled before is scheduled, within
+--                              seconds; the ids that are dead by that; the jobs as claim answers
+--                              them. Where none came, the worker's name is in parked and it waits
+--                              for wait_ms, or comes again at once where that is 0
 --
 -- COST O(log n) in the places for each job that it moves.
 
@@ -30,7 +31,7 @@ end
 unpark(waiter)
 rouses = false -- it takes what it can itself, and wakes another for the rest
 local _, due = promote(limit)
-local _, dead, lapsed = sweep(tonumber(max_stalled), limit)
+local _, dead, lapsed = sweep(tonumber(max_stalled), limit, true)
 rouses = true
 local answer = { 0, dead }
 local full = due == limit or lapsed == limit

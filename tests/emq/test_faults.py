@@ -1052,7 +1052,7 @@ def test_a_ceiling_that_is_no_number_is_none(
 
 
 def test_a_job_that_kills_its_workers_is_dead_in_the_end(
-    queue: Queue, shell: Shell, keys: Keys, expire: Expire
+    queue: Queue, shell: Shell, keys: Keys, expire: Expire, due: Due
 ) -> None:
     """Somebody else reaps now and then, and what reaps does not count."""
     id = queue.enqueue(b"p").job_id
@@ -1060,6 +1060,9 @@ def test_a_job_that_kills_its_workers_is_dead_in_the_end(
     for turn in range(1, 20):
         taken = take(shell, queue, max_stalled=3)
         dead += taken.dead
+        if queue.state(id) == "scheduled":  # where it stalled before
+            due(id)
+            taken = take(shell, queue, max_stalled=3)
         if not taken.jobs:
             break
         expire(taken.jobs[0])
@@ -1072,6 +1075,45 @@ def test_a_job_that_kills_its_workers_is_dead_in_the_end(
     assert queue.metrics()["failed"].total == 1
 
 
+def test_jobs_that_stalled_together_again_come_back_apart(
+    queue: Queue, shell: Shell, keys: Keys, expire: Expire
+) -> None:
+    """One of them may have killed its workers: it must not take the others along."""
+    ids = {receipt.job_id for receipt in queue.enqueue_many([b"p"] * 8)}
+    for stalls in (1, 2):
+        for job in take(shell, queue, 8).jobs:
+            expire(job)
+        taken = take(shell, queue, 0)
+        assert not taken.dead
+        assert {keys.row(id)["stalled"] for id in ids} == {b"%d" % stalls}
+        assert queue.counts()["pending"] == (8 if stalls == 1 else 0)
+    dues = [entry.score for entry in queue.peek("schedule")]
+    assert len(set(dues)) > 4
+    assert max(dues) - min(dues) < 2000
+
+
+@pytest.mark.parametrize("way", ["sent again", "swept"])
+def test_an_attempt_is_excused_once(
+    queue: Queue, shell: Shell, expire: Expire, due: Due, way: str
+) -> None:
+    id = queue.enqueue(b"p").job_id
+    job = queue.claim()
+    assert job is not None
+    if way == "sent again":  # its answer was lost
+        queue.delay(job, 0, excuse=True)
+        due(id)
+        queue.promote()
+    else:
+        expire(job)
+        take(shell, queue, 0, 99)
+    queue.delay(job, 0, excuse=True)
+    due(id)
+    queue.promote()
+    again = queue.claim()
+    assert again is not None
+    assert (again.token, again.excused) == (2, 1)
+
+
 SPARED: dict[str, Callable[[Shell, Any, Job], Any]] = {
     "put off": lambda shell, q, job: q.delay(job, 0, excuse=True),
     "given back": lambda shell, q, job: q.give_back([job]),
@@ -1080,20 +1122,27 @@ SPARED: dict[str, Callable[[Shell, Any, Job], Any]] = {
 }
 
 
+def come_due(queue: Queue, due: Due) -> None:
+    """Let all that is scheduled wait."""
+    for entry in queue.peek("schedule"):
+        due(entry.job_id)
+    queue.promote()
+
+
 @pytest.mark.parametrize("spare", SPARED.values(), ids=SPARED)
 def test_an_attempt_that_is_no_failure_is_not_counted(
-    queue: Queue, shell: Shell, expire: Expire, spare: Callable[..., Any]
+    queue: Queue, shell: Shell, expire: Expire, due: Due, spare: Callable[..., Any]
 ) -> None:
     queue.enqueue(b"p")
     for number in range(4):
-        queue.promote()
+        come_due(queue, due)
         job = queue.claim()
         assert job is not None
         assert (job.token, job.attempt) == (number + 1, 1)
         if spare in (SPARED["stalled"], SPARED["swept"]):
             expire(job)
         spare(shell, queue, job)
-    queue.promote()
+    come_due(queue, due)
     job = queue.claim()
     assert job is not None
     assert queue.retry(job, delay_ms=0, max_attempts=2, error="boom") == "scheduled"

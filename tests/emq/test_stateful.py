@@ -247,9 +247,10 @@ class Machine(RuleBasedStateMachine):
     @rule(held=held, slip=slips, handle=handles, excuse=st.booleans())
     def delay(self, held: Held, slip: int, handle: int, excuse: bool) -> None:
         held, queue = held.slipped(slip), self.queue(handle)
+        was_active = held.id in self.world.inside("active")
         if self.settles(held, lambda: queue.delay(held.id, HOUR, token=held.token, excuse=excuse)):
             job = self.world.jobs[held.id]
-            job.excused += excuse
+            job.excused += excuse and was_active
             job.move("schedule")
 
     @rule(beliefs=st.lists(held, max_size=3), handle=handles)
