@@ -516,8 +516,8 @@ def _row(rng: random.Random, deep: int = 0) -> Cell:
 
 def _other(rng: random.Random, cell: Cell) -> Cell:
     """Answer a reply that differs from this one in one place, be it type, arity or depth."""
-    if isinstance(cell, str) or not cell[1] or rng.randrange(10) == 0:
-        return _cell(rng)
+    if isinstance(cell, str) or not cell[1]:
+        return rng.choice(_LINE_CELLS) if rng.randrange(2) else _cell(rng, 1)
     mark, cells = cell[0], list(cell[1])
     at = rng.randrange(len(cells))
     match rng.randrange(8):
@@ -529,10 +529,10 @@ def _other(rng: random.Random, cell: Cell) -> Cell:
             mark = rng.choice("*%~")
         case 3:
             cells[at] = ("*", cells[at:])  # which swallows what follows the row
-        case 4 | 5:
-            cells[at] = _other(rng, cells[at])
-        case _:
+        case 4:
             cells[at] = _cell(rng, 1)
+        case _:
+            cells[at] = _other(rng, cells[at])
     return mark, cells
 
 
@@ -545,7 +545,7 @@ def write_runs(rng: random.Random) -> bytes:
     cells = [_row(rng) if rng.randrange(5) else _cell(rng)]
     written: list[bytes] = []
     for _ in range(rng.choice([1, 2, 2, 2, 3, 3])):
-        count = rng.choice(_COUNTS if rng.randrange(2) else _BLOCKS)
+        count = rng.choice(_COUNTS if rng.randrange(3) == 0 else _BLOCKS)
         run = [b"".join(_write(cell, at) for cell in cells) for at in range(count)]
         while rng.randrange(4) == 3:
             run[rng.randrange(count)] = _write(_other(rng, cells[0]), count)
@@ -562,7 +562,7 @@ def write_runs(rng: random.Random) -> bytes:
         stride = run[0].count(b"\r\n")
         cells = [_other(rng, cells[0]) if rng.randrange(6) else _cell(rng)]
         short = stride - _write(cells[0], 0).count(b"\r\n")
-        if 0 < short < 10 and rng.randrange(4):
+        if 0 < short < 10 and rng.randrange(8):
             cells += [rng.choice(_LINE_CELLS) for _ in range(short)]
         elif rng.randrange(4) == 3:
             cells.append(_cell(rng))
