@@ -46,6 +46,7 @@ from .work import (
     DIALS_S,
     GOODBYE_S,
     LINE,
+    MAX_ATTEMPTS,
     OVERDUE_S,
     PARK_MARGIN_S,
     PARK_MS,
@@ -70,6 +71,7 @@ from .work import (
     assumed_place,
     check_claims,
     check_handler,
+    check_registry,
     check_seconds,
     in_a_row,
     log,
@@ -116,7 +118,7 @@ class AsyncConsumer:
         *,
         concurrency: int = 1,
         lease_ms: int = 30_000,
-        max_attempts: int = 5,
+        max_attempts: int = MAX_ATTEMPTS,
         max_stalled: int = 5,
         backoff: Backoff = BACKOFF,
         time_limit_ms: int | None = None,
@@ -133,6 +135,7 @@ class AsyncConsumer:
                 f"queue is an emq.AsyncQueue, not {type(queue).__name__}; Consumer is for threads"
             )
         check_handler(handler)
+        check_registry(handler, codec)
         self.queue = queue
         self.name = worker_name(name)
         self._handler = handler

@@ -165,6 +165,22 @@ class _Command(argparse.ArgumentParser):
             self._intermixing = False
 
 
+class _Version(argparse.Action):
+    """Print the version, which takes time to look up, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            told = version("echomq")
+        except PackageNotFoundError:
+            told = "of a source tree that was not installed"
+        from .fence import WIRE_VERSION
+
+        output.write(f"emq {told}, wire {WIRE_VERSION}\n", output.stdout())
+        parser.exit()
+
+
 class _Aligned(argparse.HelpFormatter):
     """Leaves room for the longest command's name, which argparse takes for two shorter."""
 
@@ -183,6 +199,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=_Aligned,
         epilog="emq COMMAND --help tells more, with examples. Exit codes: 0 done, 1 refused, "
         "2 wrong usage, 3 no connection.",
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version, and that of the wire"
     )
     commands = parser.add_subparsers(
         title="commands",

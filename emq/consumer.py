@@ -51,6 +51,7 @@ from .work import (
     DIALS_S,
     GOODBYE_S,
     LINE,
+    MAX_ATTEMPTS,
     OVERDUE_S,
     PARK_MARGIN_S,
     PARK_MS,
@@ -75,6 +76,7 @@ from .work import (
     assumed_place,
     check_claims,
     check_handler,
+    check_registry,
     check_seconds,
     in_a_row,
     log,
@@ -146,7 +148,7 @@ class Consumer:
         *,
         concurrency: int = 1,
         lease_ms: int = 30_000,
-        max_attempts: int = 5,
+        max_attempts: int = MAX_ATTEMPTS,
         max_stalled: int = 5,
         backoff: Backoff = BACKOFF,
         time_limit_ms: int | None = None,
@@ -162,6 +164,7 @@ class Consumer:
                 f"queue is an emq.Queue, not {type(queue).__name__}; AsyncConsumer is for asyncio"
             )
         check_handler(handler)
+        check_registry(handler, codec)
         self.queue = queue
         self.name = worker_name(name)
         self._handler = handler

@@ -80,7 +80,10 @@ class JobGone(JobError):
     """The job's row does not exist: it was completed, removed or drained."""
 
     fact = "no such job"
-    advice = "drop this attempt's outcome, or check the id and the queue's name"
+    advice = (
+        "drop this attempt's outcome, or check the id and the queue's name; "
+        "only a job with result_ttl_ms leaves an outcome when it ends"
+    )
 
 
 class JobLocked(JobError):

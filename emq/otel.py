@@ -154,6 +154,8 @@ def _of(jobs: Sequence[Handled], queue: str) -> dict[str, Any]:
     if len(jobs) == 1:
         attributes["messaging.message.id"] = jobs[0].id
         attributes["emq.attempt"] = jobs[0].attempt
+        if name := getattr(jobs[0], "name", None):
+            attributes["emq.task"] = name
     else:
         attributes["messaging.batch.message_count"] = len(jobs)
     return attributes

@@ -399,7 +399,8 @@ class Tasks:
             result_ttl_ms: How long what it returns is kept for `Queue.wait`; None keeps none.
 
         Raises:
-            TypeError: `function` is not callable, has no name, or there is no such option.
+            TypeError: `function` is not callable, has a `yield` or no name, or there is no such
+                option.
             ValueError: Another task has the name, or a number is out of range.
         """
         register = functools.partial(
@@ -473,6 +474,8 @@ class Tasks:
     ) -> _Call[Any]:
         if not callable(function):
             raise TypeError(f"a task is a function, not {type(function).__name__}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("the function has a yield, so a call runs none of it; return instead")
         if name is None:
             name = getattr(function, "__name__", None)
         if not isinstance(name, str) or not name:
@@ -521,6 +524,14 @@ class Tasks:
         """
         value = self(job)
         return await value if inspect.isawaitable(value) else value
+
+    def job_name(self, job: Any) -> str | None:
+        """Answer which task a job calls, for telemetry; None where it is none of this registry."""
+        try:
+            name, _, _ = self._read(job.payload)
+        except BadPayload:
+            return None
+        return name if name in self._tasks else None
 
     def result(self, data: bytes | None) -> Any:
         """Answer what a task returned, from an outcome's `result`."""

@@ -18,6 +18,7 @@ import logging
 import math
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
@@ -25,7 +26,7 @@ from enum import Enum
 from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
-from resp import Plan, ServerError, TransportError
+from resp import Plan, Refused, ServerError, TransportError
 
 from .backoff import Backoff, exponential, jitter
 from .errors import JobGone, StaleToken
@@ -56,11 +57,14 @@ LINE: Final[dict[str, Any]] = {"backoff": (0.05, 0.25)}
 # though the server be back. One is long, for those to whom the way is.
 DIALS_S: Final = (0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 5.0)
 
-BACKOFF: Final = jitter(exponential(1_000, 60_000))  # of jobs that failed
+# Of jobs that failed: with ten attempts, what they need may be away for minutes.
+BACKOFF: Final = jitter(exponential(1_000, 300_000))
+MAX_ATTEMPTS: Final = 10
 
 _NO_WISHES: Final = JobOptions()
 _WRONG_TRIES: Final = 5  # of a settlement that the server refuses for no reason that may pass
 _ORDINARY: Final = nullcontext()
+_YIELDS: Final = "handler has a yield, so a call runs none of it; return instead"
 _numbers: Final = itertools.count(1)
 
 # Errors of the server that pass: it is full, or busy, or not itself yet.
@@ -193,7 +197,7 @@ class Settings:
 
     concurrency: int = 1
     lease_ms: int = 30_000
-    max_attempts: int = 5
+    max_attempts: int = MAX_ATTEMPTS
     max_stalled: int = 5
     backoff: Backoff = BACKOFF
     time_limit_ms: int | None = None
@@ -262,13 +266,43 @@ def check_handler(handler: object) -> bool:
     """Whether a handler is a coroutine function.
 
     Raises:
-        TypeError: It cannot be called.
+        TypeError: It cannot be called with one job, or a call of it would run none of its code.
     """
     if not callable(handler):
         raise TypeError(f"handler is a function of one job, not {type(handler).__name__}")
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 (the method itself is looked at)
-    )
+    # Of an instance, the method that a call of it runs.
+    ways = (handler, getattr(handler, "__call__", None))  # noqa: B004
+    if any(inspect.isgeneratorfunction(way) or inspect.isasyncgenfunction(way) for way in ways):
+        raise TypeError(_YIELDS)
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # of some that are not written in Python nobody knows
+        pass
+    else:
+        try:
+            signature.bind(None)
+        except TypeError as error:
+            raise TypeError(
+                f"handler cannot be called with one job ({error}); write def handler(job)"
+            ) from None
+    return any(map(inspect.iscoroutinefunction, ways))
+
+
+def check_registry(handler: object, codec: Codec | None) -> None:
+    """Refuse what would run a task's function on the job itself, or read its payloads twice.
+
+    Raises:
+        TypeError: The handler is one task, or a registry beside a codec.
+    """
+    tasks: Any = sys.modules.get("emq.tasks")  # who has a task has imported it
+    if tasks is None:
+        return
+    if isinstance(handler, tasks.Task | tasks.JobTask):
+        raise TypeError(
+            f"{handler!r} is one task; give the worker the emq.Tasks that it is registered in"
+        )
+    if codec is not None and isinstance(getattr(handler, "__self__", handler), tasks.Tasks):
+        raise TypeError("an emq.Tasks has its own codec; leave the worker's out")
 
 
 def worker_name(name: str | None) -> str:
@@ -294,6 +328,7 @@ class Held:
         "data",
         "ends",
         "lost",
+        "name",
     )
 
     def __init__(self, job: Job, keys: Keyspace, say: Callable[[Plan[Any]], Any]) -> None:
@@ -302,8 +337,9 @@ class Held:
         self._say = say
         self.data: Any = job.payload
         self.lost = False
-        # For the consumer: when it was claimed and begun, when its time is up, and what ends its
-        # handler.
+        # For the consumer: of what kind it is, when it was claimed and begun, when its time is up,
+        # and what ends its handler.
+        self.name: str | None = None
         self.claimed = monotonic()
         self.began = 0.0
         self.ends: float | None = None
@@ -426,6 +462,8 @@ def on_return(job: Job, settings: Settings, value: Any) -> Settlement:
             return on_error(job, settings, value())
         except TypeError as error:  # it needs its arguments
             return on_error(job, settings, error)
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        return on_error(job, settings, TypeError(_YIELDS))  # nothing has run, so nothing is done
     result = None
     if value is not None:
         try:
@@ -446,10 +484,11 @@ def on_error(job: Job, settings: Settings, error: BaseException) -> Settlement:
     if isinstance(error, Delay):
         return Delayed(job, error.delay_ms)
     if isinstance(error, Discard):
-        return Failed(job, 0, 1, _reason(error))  # an attempt was made, so no more are left
+        # An attempt was made, so no more are left.
+        return Failed(job, 0, 1, _reason(error), place_of(error))
     if isinstance(error, Retry):
-        return failed(job, settings, _reason(error), error.delay_ms)
-    return failed(job, settings, error_text(error))
+        return failed(job, settings, _reason(error), error.delay_ms, place_of(error))
+    return failed(job, settings, error_text(error), None, place_of(error))
 
 
 def check_claims(job: Job, settings: Settings) -> None:
@@ -469,15 +508,29 @@ def check_claims(job: Job, settings: Settings) -> None:
 
 def on_time_limit(job: Job, settings: Settings) -> Settlement:
     """What becomes of a job whose time is up."""
-    return failed(job, settings, b"time limit of %d ms" % (time_limit_ms(job, settings) or 0))
+    limit_ms = time_limit_ms(job, settings) or 0
+    return failed(job, settings, b"time limit of %d ms" % limit_ms, None, "its time was up")
 
 
-def failed(job: Job, settings: Settings, error: bytes, delay_ms: int | None = None) -> Settlement:
+def failed(
+    job: Job, settings: Settings, error: bytes, delay_ms: int | None = None, place: str = ""
+) -> Settlement:
     """What becomes of a job that failed."""
     own = wishes(job)
     if delay_ms is None:
         delay_ms = (own.backoff or settings.backoff).delay_ms(job.attempt)
-    return Failed(job, delay_ms, own.max_attempts or settings.max_attempts, error)
+    return Failed(job, delay_ms, own.max_attempts or settings.max_attempts, error, place)
+
+
+def place_of(error: BaseException) -> str:
+    """Answer an error's type, and where it was raised: what a log may say of it."""
+    name = type(error).__name__
+    trace = error.__traceback__
+    if trace is None:
+        return name  # a signal that was returned
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{name} at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
 
 
 def _reason(signal: Retry | Discard) -> bytes:
@@ -698,18 +751,21 @@ def assumed_place(settlement: Settlement) -> str:
 
 
 def report_failed(worker: str, settlement: Settlement, place: str) -> None:
-    """Say that an attempt failed. Why is in the job's row: it may quote what nobody should log."""
+    """Say that an attempt failed. Its error is in the row: it may quote what none should log."""
     if not isinstance(settlement, Failed):
         return
-    job = settlement.job
+    job, why = settlement.job, settlement.place or "its handler said so"
     if place == "dead":
-        log.error("%s: job %s: attempt %d failed; it is dead", worker, job.id, job.attempt)
+        log.error(
+            "%s: job %s: attempt %d failed (%s); it is dead", worker, job.id, job.attempt, why
+        )
     else:
         log.warning(
-            "%s: job %s: attempt %d failed; the next is in %d ms",
+            "%s: job %s: attempt %d failed (%s); the next is in %d ms",
             worker,
             job.id,
             job.attempt,
+            why,
             settlement.delay_ms,
         )
 
@@ -723,21 +779,29 @@ def report_dead(worker: str, ids: Iterable[str]) -> None:
 
 
 class Weather:
-    """Says in the log that a server is away, and that it is back: once each, and not each try."""
+    """Says in the log that a server is away, and that it is back: once each, and not each try.
+
+    A server that answers, and refuses the connection, is said to do so, once more: a password that
+    was changed is no outage, and waiting does not end it.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._told: str | None = None
+        self._told: set[str] = set()
 
     def bad(self, error: BaseException) -> None:
         """Something failed."""
         trouble = Trouble.of(error)
         kind = trouble.value
-        if trouble is not Trouble.AWAY:  # which comes in many forms that follow each other
+        # Away comes in many forms that follow each other; a refusal, as the cause of the next.
+        refused = next((e for e in (error, error.__cause__) if isinstance(e, Refused)), None)
+        if refused is not None:
+            kind += refused.code
+        elif trouble is not Trouble.AWAY:
             kind += getattr(error, "code", "") or type(error).__name__
-        if kind == self._told:
+        if kind in self._told:
             return
-        self._told = kind
+        self._told.add(kind)
         if trouble is Trouble.WRONG and not isinstance(error, ServerError):
             log.error("%s: %s; trying again", self._what, told(error), exc_info=error)
         else:
@@ -745,8 +809,8 @@ class Weather:
 
     def good(self) -> None:
         """Something worked."""
-        if self._told is not None:
-            self._told = None
+        if self._told:
+            self._told.clear()
             log.info("%s: works again", self._what)
 
 
@@ -813,6 +877,8 @@ class Reporter:
         self._queue = queue
         self._worker = worker
         self._handler = getattr(handler, "__name__", type(handler).__name__)
+        # Of a registry, or of its method: which of its functions runs.
+        self._name_of = getattr(getattr(handler, "__self__", handler), "job_name", None)
 
     def worker_started(self, concurrency: int) -> None:
         self._emit("emq.worker.start", {"concurrency": concurrency}, self._of_worker())
@@ -822,6 +888,11 @@ class Reporter:
 
     def started(self, held: Held) -> None:
         held.began = monotonic()
+        if self._name_of is not None:
+            try:
+                held.name = self._name_of(held)
+            except Exception as error:
+                log.warning("telemetry: %s", told(error))
         self._emit("emq.job.start", {"system_time": time_ns()}, self._of(held))
 
     def settled(self, held: Held, settlement: Settlement, place: str) -> None:
@@ -849,7 +920,7 @@ class Reporter:
         return {"queue": self._queue, "worker": self._worker}
 
     def _of(self, held: Held) -> dict[str, Any]:
-        return {**self._of_worker(), "job_id": held.id, "job_name": self._handler}
+        return {**self._of_worker(), "job_id": held.id, "job_name": held.name or self._handler}
 
     def _emit(self, name: str, measurements: dict[str, Any], metadata: dict[str, Any]) -> None:
         try:

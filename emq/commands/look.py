@@ -81,6 +81,7 @@ def ls(options: argparse.Namespace) -> int:
         say_json(*map(document, found))
     elif found:
         say(*queue_table(found))
+        _note_unknown(found)
     else:
         note("no queues here; emq enqueue QUEUE PAYLOAD makes one")
     complain(found)
@@ -104,8 +105,17 @@ def show(options: argparse.Namespace) -> int:
         say_json(document(found))
     else:
         say(*_details(found))
+        _note_unknown([found])
     complain([found])
     return 0
+
+
+def _note_unknown(found: Iterable[Overview]) -> None:
+    """Say of which queues the server has no trace: their names may be misspelt."""
+    for each in found:
+        marks = (*each.counts.values(), each.backlog, each.paused, each.waiting, each.errors)
+        if not any(marks) and each.concurrency is None and not each.events:
+            note(f"nobody has used queue {each.queue} yet; emq ls tells which there are")
 
 
 def peek(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import logging
 import os
@@ -20,7 +21,7 @@ from . import link
 from .arguments import count, delay, duration, explain, queue_name
 from .render import note, printable
 
-_BACKOFF_CAP_MS: Final = 60_000
+_BACKOFF_CAP_MS: Final = 300_000
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 _log: Final = logging.getLogger("emq.worker")
@@ -58,9 +59,9 @@ def configure(name: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-attempts",
         type=count,
-        default=5,
+        default=10,
         metavar="N",
-        help="a job that failed so often is dead (default: 5)",
+        help="a job that failed so often is dead (default: 10)",
     )
     command.add_argument(
         "--max-stalled",
@@ -74,7 +75,7 @@ def configure(name: str, command: argparse.ArgumentParser) -> None:
         type=delay,
         default=1000,
         metavar="TIME",
-        help="how long a failed job waits at most, doubled by each further failure up to 1m "
+        help="how long a failed job waits at most, doubled by each further failure up to 5m "
         "(default: 1s)",
     )
     command.add_argument(
@@ -105,7 +106,8 @@ def configure(name: str, command: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=_LEVELS,
         default="info",
-        help="what is told on stderr; info tells of each job (default: info)",
+        help="what is told on stderr; info tells of each job, debug shows what "
+        "handlers raised with its traceback (default: info)",
     )
     command.set_defaults(run=work)
 
@@ -130,7 +132,7 @@ def work(options: argparse.Namespace) -> int:
         "drain_timeout": options.drain_timeout / 1000,
         "batch": options.batch,
         "codec": JsonCodec() if options.codec == "json" else None,
-        "telemetry": _telemetry(),
+        "telemetry": _telemetry(handler),
     }
     if check_handler(handler):
         from .work_async import run
@@ -195,7 +197,7 @@ def _handler(named: str) -> Callable[..., Any]:
             f"no module named {missing} here or in the Python path; "
             "start in the folder that holds it, or install it"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # who exits there is no worker, and should say so
         raise _failed(module_name, error) from None
     owner = module_name
     for part in path.split("."):
@@ -211,6 +213,10 @@ def _handler(named: str) -> Callable[..., Any]:
     registry = sys.modules.get("emq.tasks")  # who has a task has imported it
     if registry is not None and isinstance(found, registry.Task | registry.JobTask):
         raise _wrong(f"{named} is one task; name the emq.Tasks that it is registered in")
+    try:
+        check_handler(found)
+    except TypeError as error:
+        raise _wrong(f"{named}: {error}") from None
     handler: Callable[..., Any] = found
     return handler
 
@@ -237,28 +243,31 @@ def _is_ours(filename: str) -> bool:
 # What is told of jobs.
 
 
-def _telemetry() -> Telemetry | None:
+def _telemetry(handler: object) -> Telemetry | None:
     """Telemetry that logs jobs; None where nobody would read it, since it takes time."""
     if not _log.isEnabledFor(logging.INFO):
         return None
     telemetry = Telemetry()
-    telemetry.attach("emq.job", _tell)
+    # Where there is but one function, its name says nothing.
+    tasks = hasattr(getattr(handler, "__self__", handler), "job_name")
+    telemetry.attach("emq.job", functools.partial(_tell, tasks))
     return telemetry
 
 
-def _tell(name: str, measurements: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+def _tell(
+    tasks: bool, name: str, measurements: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> None:
     job = metadata.get("job_id")
+    if tasks:
+        job = f"{job} ({printable(str(metadata.get('job_name')), 60)})"
     took = about(measurements.get("duration", 0) / 1_000_000)
     match name.removeprefix("emq.job."):
         case "start":
             _log.debug("job %s: started", job)
         case "complete":
             _log.info("job %s: completed in %s", job, took)
-        case "fail":
-            error = printable(str(metadata.get("error")), 200)
-            _log.warning("job %s: failed after %s: %s", job, took, error)
-        case "retry":
-            _log.info("job %s: again in %s", job, about(measurements.get("delay") or 0))
+        case "fail":  # the worker itself says where, and what comes of it
+            _log.info("job %s: failed after %s", job, took)
         case "lost":
             _log.warning("job %s: its lease was lost after %s", job, took)
 

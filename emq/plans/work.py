@@ -41,12 +41,16 @@ class Completed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A settlement: the job failed; it falls due again, or is dead."""
+    """A settlement: the job failed; it falls due again, or is dead.
+
+    `place` is for logs, and goes nowhere else: the error's type, and where it was raised.
+    """
 
     job: Job
     delay_ms: int
     max_attempts: int
     error: bytes | str
+    place: str = ""
 
 
 class Delayed(NamedTuple):
@@ -183,7 +187,7 @@ def _settling(keys: Keyspace, settlement: Settlement) -> Command:
     match settlement:
         case Completed(_, result, result_ttl_ms):
             return COMPLETE.call(row=row, token=token, kept=kept(result, result_ttl_ms))
-        case Failed(_, delay_ms, max_attempts, error):
+        case Failed(_, delay_ms, max_attempts, error, _):
             return RETRY.call(
                 row=row,
                 token=token,

@@ -9,11 +9,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import emq
 from emq import cli
 from emq.cli import main
 from emq.embedded import EmbeddedError
@@ -43,6 +45,17 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert left.value.code == 0
     out = capsys.readouterr().out
     assert all(f"\n    {name}" in out for name in COMMANDS)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        number = version("echomq")
+    except PackageNotFoundError:
+        number = "of a source tree that was not installed"
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert not left.value.code
+    assert capsys.readouterr().out == f"emq {number}, wire {emq.WIRE_VERSION}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -27,7 +27,7 @@ from emq.otel import OpenTelemetry
 from emq.tasks import Tasks
 from emq.work import Delay
 
-from .workers import KINDS, Worker
+from .workers import KINDS, Worker, until
 
 JOB = "JOB0EEMl9I7KXg"
 
@@ -288,6 +288,33 @@ def test_a_worker_traces_its_attempts(
         StatusCode.ERROR,
         StatusCode.UNSET,
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_telemetry_names_the_task_that_runs(
+    telemetry: OpenTelemetry, spans: InMemorySpanExporter, server: Any, queue: Queue, kind: str
+) -> None:
+    tasks = Tasks()
+    greet = tasks.task(name="greet", result_ttl_ms=60_000)(lambda: "hello")
+    names: list[object] = []
+    telemetry.attach("emq.job", lambda _, __, metadata: names.append(metadata["job_name"]))
+    handler: Any = tasks.on_loop if kind == "aio" else tasks
+
+    receipt = greet.enqueue(queue)
+    stranger = queue.enqueue(b'{"task":"secret"}', max_attempts=1)
+    with contextlib.closing(Worker(kind, server.url, queue.name, lambda job: None)) as worker:
+        worker.consumer = type(worker.consumer)(
+            worker.consumer.queue, handler, telemetry=telemetry, name="w"
+        )
+        worker.start()
+        queue.wait(receipt.job_id, timeout=20)
+        until(lambda: queue.state(stranger.job_id) == "dead" and len(names) == 4)
+
+    assert names[:2] == ["greet", "greet"]
+    assert "secret" not in names
+    first, second = spans.get_finished_spans()
+    assert (first.attributes or {})["emq.task"] == "greet"
+    assert "emq.task" not in (second.attributes or {})
 
 
 def test_without_the_api_it_says_what_to_install() -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -25,7 +26,7 @@ from emq.errors import EmqError
 from emq.job import Receipt
 from emq.tasks import BadPayload, StrictJson, Task, Tasks, UnknownTask
 from emq.telemetry import Telemetry
-from emq.work import Discard
+from emq.work import Discard, JsonCodec
 
 from .workers import Worker
 
@@ -382,6 +383,26 @@ def test_any_payload_runs_or_is_refused(payload: bytes) -> None:
         assert tasks(held(payload)) == b"1"
 
 
+@pytest.mark.parametrize("kind", ["threads", "aio"])
+def test_a_worker_takes_a_registry_and_no_single_task_nor_codec(
+    kind: str, greet: Task[..., str], tasks: Tasks
+) -> None:
+    made: Any
+    if kind == "threads":
+        made = functools.partial(emq.Consumer, Queue(SimpleNamespace(run=print), "q"))
+    else:
+
+        async def run(plan: Any) -> Any: ...
+
+        made = functools.partial(emq.AsyncConsumer, AsyncQueue(SimpleNamespace(run=run), "q"))
+    with pytest.raises(TypeError, match="greet> is one task; give the worker"):
+        made(greet)
+    for handler in (tasks, tasks.on_loop):
+        made(handler)
+        with pytest.raises(TypeError, match="has its own codec; leave"):
+            made(handler, codec=JsonCodec())
+
+
 def test_the_telemetry_is_told_and_gives_headers(server: Any, fresh_name: str) -> None:
     class Carrying(Telemetry):
         def headers(self) -> dict[str, str]:
@@ -495,3 +516,12 @@ def test_the_types_of_arguments_and_results_are_seen(
     found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
     lines = SNIPPET.splitlines()
     assert found == {n for n, line in enumerate(lines, 1) if "# error" in line}, done.stdout
+
+
+def test_a_function_that_yields_is_no_task(tasks: Tasks) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="the function has a yield"):
+        tasks.task(numbers)
+    assert "numbers" not in tasks.names

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
@@ -15,7 +17,7 @@ from emq.errors import ContractError, JobGone, StaleToken
 from emq.job import Job
 from emq.keyspace import Keyspace
 from emq.options import JobOptions
-from emq.plans.work import Completed, Delayed, Failed
+from emq.plans.work import Completed, Delayed, Failed, Settlement
 from emq.work import (
     DIALS_S,
     Again,
@@ -49,7 +51,7 @@ from emq.work import (
     waiter_name,
     worker_name,
 )
-from resp import Closed, ConnectFailed, ConnectionLost, ReplyTimeout, ServerError
+from resp import Closed, ConnectFailed, ConnectionLost, Refused, ReplyTimeout, ServerError
 
 KEYS = Keyspace("work")
 SETTINGS = Settings(backoff=fixed(700), max_attempts=4, time_limit_ms=90)
@@ -85,6 +87,20 @@ def test_a_result_that_cannot_be_kept_is_dropped(
     assert f"returned {type(value).__name__}" in caplog.text
 
 
+def placeless(settlement: Settlement) -> Settlement:
+    """A settlement without what only logs get to see."""
+    return settlement._replace(place="") if isinstance(settlement, Failed) else settlement
+
+
+def test_a_log_gets_to_know_an_errors_type_and_its_place() -> None:
+    try:
+        int("a secret payload")
+    except ValueError as raised:
+        settlement = on_error(job(), SETTINGS, raised)
+    assert isinstance(settlement, Failed)
+    assert re.fullmatch(r"ValueError at test_work.py:\d+", settlement.place)
+
+
 @pytest.mark.parametrize(
     ("signal", "verdict"),
     [
@@ -98,13 +114,13 @@ def test_a_result_that_cannot_be_kept_is_dropped(
     ids=repr,
 )
 def test_signals_mean_the_same_raised_and_returned(signal: Signal, verdict: object) -> None:
-    assert on_error(job(), SETTINGS, signal) == verdict
-    assert on_return(job(), SETTINGS, signal) == verdict
+    assert placeless(on_error(job(), SETTINGS, signal)) == verdict
+    assert placeless(on_return(job(), SETTINGS, signal)) == verdict
 
 
 def test_a_signals_class_stands_for_itself() -> None:
-    assert on_return(job(), SETTINGS, Retry) == Failed(job(), 700, 4, b"Retry")
-    assert on_return(job(), SETTINGS, Discard) == Failed(job(), 0, 1, b"Discard")
+    assert placeless(on_return(job(), SETTINGS, Retry)) == Failed(job(), 700, 4, b"Retry")
+    assert placeless(on_return(job(), SETTINGS, Discard)) == Failed(job(), 0, 1, b"Discard")
     without = on_return(job(), SETTINGS, Delay)
     assert isinstance(without, Failed)
     assert b"delay_ms" in without.error if isinstance(without.error, bytes) else False
@@ -119,10 +135,13 @@ def test_signals_check_their_delays(make: Any) -> None:
 def test_a_jobs_own_wishes_win() -> None:
     own = job(max_attempts=2, backoff=fixed(3), time_limit_ms=4)
 
-    assert on_error(own, SETTINGS, ValueError("a")) == Failed(own, 3, 2, b"ValueError: a")
-    assert on_error(own, SETTINGS, Retry(8, "b")) == Failed(own, 8, 2, b"b")
-    assert on_time_limit(own, SETTINGS) == Failed(own, 3, 2, b"time limit of 4 ms")
-    assert on_time_limit(job(), SETTINGS) == Failed(job(), 700, 4, b"time limit of 90 ms")
+    error = on_error(own, SETTINGS, ValueError("a"))
+    assert placeless(error) == Failed(own, 3, 2, b"ValueError: a")
+    assert placeless(on_error(own, SETTINGS, Retry(8, "b"))) == Failed(own, 8, 2, b"b")
+    late = on_time_limit(own, SETTINGS)
+    assert placeless(late) == Failed(own, 3, 2, b"time limit of 4 ms")
+    late = on_time_limit(job(), SETTINGS)
+    assert placeless(late) == Failed(job(), 700, 4, b"time limit of 90 ms")
     assert (time_limit_ms(own, SETTINGS), time_limit_ms(job(), Settings())) == (4, None)
 
 
@@ -291,6 +310,20 @@ def test_the_weather_is_told_when_it_changes(caplog: pytest.LogCaptureFixture) -
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
 
 
+def test_a_refusal_is_told_apart_from_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    weather = Weather("it")
+    refused = Refused("host refused HELLO: WRONGPASS", "WRONGPASS")
+    again = ConnectFailed("not tried again yet")
+    again.__cause__ = refused
+    with caplog.at_level(logging.INFO, "emq"):
+        for error in (ConnectionLost("lost"), refused, again, ConnectionLost("lost"), refused):
+            weather.bad(error)
+
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "WRONGPASS" in told[1]
+
+
 def test_most_dials_are_short() -> None:
     assert sum(seconds <= 1 for seconds in DIALS_S) / len(DIALS_S) > 0.8
     assert max(DIALS_S) >= 5
@@ -315,6 +348,39 @@ def test_handlers_are_known_by_their_kind() -> None:
     assert not check_handler(lambda job: None)
     with pytest.raises(TypeError, match="handler"):
         check_handler(None)
+
+
+def _yields(job: Any) -> Iterator[Any]:
+    yield job
+
+
+async def _yields_later(job: Any) -> AsyncIterator[Any]:
+    yield job
+
+
+class _Yields:
+    def __call__(self, job: Any) -> Iterator[Any]:
+        yield job
+
+
+@pytest.mark.parametrize("handler", [_yields, _yields_later, _Yields()])
+def test_a_handler_that_yields_is_refused(handler: Any) -> None:
+    with pytest.raises(TypeError, match="handler has a yield"):
+        check_handler(handler)
+    done = on_return(job(), SETTINGS, handler(None))  # a wrapper hid it
+    assert isinstance(done, Failed)
+    assert "handler has a yield" in str(done.error)
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda job, more: None, lambda *, job: None])
+def test_a_handler_that_takes_no_job_is_refused(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"one job \(.*\); write def handler\(job\)"):
+        check_handler(handler)
+
+
+@pytest.mark.parametrize("handler", [print, dict, functools.partial(max, 1), [].append])
+def test_a_handler_need_not_be_written_in_python(handler: Any) -> None:
+    assert not check_handler(handler)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), True, "1"])

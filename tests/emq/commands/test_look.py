@@ -149,6 +149,15 @@ def test_show_a_queue(run: Emq, queue: Queue, keys: Keys) -> None:
     assert 0 < told["next_due_ms"] <= 60_000
 
 
+def test_a_queue_that_nobody_has_used_is_told(run: Emq, queue: Queue) -> None:
+    for command in ("show", "ls"):
+        assert f"nobody has used queue {queue.name} yet; emq ls" in run(command, queue.name).err
+        assert not run(command, queue.name, "--json").err
+    queue.pause()
+    for command in ("show", "ls"):
+        assert not run(command, queue.name).err
+
+
 def test_show_tells_of_leases_that_have_ended(run: Emq, queue: Queue, keys: Keys) -> None:
     queue.enqueue(b"p")
     keys.admin.zadd(f"{keys.base}active", {claimed(queue).id: 1}, xx=True)
