@@ -13,6 +13,7 @@ import contextvars
 import inspect
 import itertools
 import math
+import os
 import signal
 import threading
 from collections import deque
@@ -22,7 +23,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from resp import Closed, ConnectFailed, Plan, Refused, ReplyTimeout, TransportError
+from resp import Closed, ConnectFailed, Plan, Refused, ReplyTimeout, ServerFull, TransportError
 
 from .backoff import Backoff
 from .consumer import SIGNALS, Handler
@@ -35,6 +36,7 @@ from .plans.work import (
     Taken,
     leave,
     park_and_take,
+    remind,
     settle,
     settle_and_take,
     take,
@@ -47,9 +49,11 @@ from .work import (
     GOODBYE_S,
     LINE,
     MAX_ATTEMPTS,
+    OBEY_S,
     OVERDUE_S,
     PARK_MARGIN_S,
     PARK_MS,
+    REMIND_S,
     TAKEN_AT_MOST,
     UPKEEP_S,
     WAKE_S,
@@ -73,6 +77,7 @@ from .work import (
     check_handler,
     check_registry,
     check_seconds,
+    end_if_forked,
     in_a_row,
     log,
     on_error,
@@ -174,7 +179,7 @@ class AsyncConsumer:
                 back at once.
 
         Raises:
-            Refused, FenceError: The server will not have this client.
+            Refused, ServerFull, FenceError: The server will not have this client.
             RuntimeError: The consumer runs already.
         """
         shift = self._new_shift(burst)
@@ -352,12 +357,14 @@ class _Hands:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
+        pid = os.getpid()
 
         def call() -> None:
             try:
                 outcome = context.run(work, held)
             except BaseException as error:
                 outcome = _Raised(error)
+            end_if_forked(pid)
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_tell, future, outcome)
 
@@ -401,6 +408,20 @@ class _Raised:
 def _tell(future: asyncio.Future[Any], outcome: Any) -> None:
     if not future.done():
         future.set_result(outcome)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do what must be done, however often whoever waits for it is cancelled."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 class _Shift:
@@ -447,6 +468,7 @@ class _Shift:
         self._told_weather = Weather(f"{name}: outcomes of queue {queue.name}")
         self._beat_weather = Weather(f"{name}: leases of queue {queue.name}")
         self._began = monotonic()
+        self._pid = os.getpid()
         self._work = _Line(queue.connector)
         self._park = _Line(queue.connector)
         self._tally = Tally()
@@ -459,6 +481,7 @@ class _Shift:
         self._turn = asyncio.Lock()  # who takes, while nobody parks
         self._parked = False
         self._left = False  # the last word of the fetcher
+        self._back_at = math.inf  # when the parked one is to be back, if early
         self._outbox: deque[tuple[Held, Settlement]] = deque()
         self._oldest = math.inf  # when the outbox' first came
         # The supervisor.
@@ -483,11 +506,14 @@ class _Shift:
                 self._launch()
                 await self._supervise()
         except BaseException:
-            await self._begin_to_stop()
-            await self._abandon()
+            await _to_its_end(self._end_at_once())
             raise
         finally:
             await self.finish()
+
+    async def _end_at_once(self) -> None:
+        await self._begin_to_stop()
+        await self._abandon()
 
     def stop(self, seconds: float) -> None:
         """Ask the supervisor to stop."""
@@ -542,7 +568,7 @@ class _Shift:
             try:
                 await self.connect()
             except TransportError as error:
-                if isinstance(error, Refused):
+                if isinstance(error, Refused) and not isinstance(error, ServerFull):
                     raise
                 self._weather.bad(error)
             else:
@@ -641,6 +667,12 @@ class _Shift:
 
     async def finish(self) -> None:
         """Leave nothing behind."""
+        try:
+            await _to_its_end(self._finish())
+        finally:
+            self.ended.set()
+
+    async def _finish(self) -> None:
         self.stopping = True
         self._quiet.set()
         self._abort.set()
@@ -653,7 +685,6 @@ class _Shift:
             if self._reporter is not None:
                 self._reporter.worker_stopped(monotonic() - self._began)
             log.info("%s: has stopped", self._name)
-        self.ended.set()
 
     async def _give_back(self, jobs: Sequence[Held]) -> None:
         """Let others have jobs that were not done. If that cannot be said, their leases end."""
@@ -680,6 +711,8 @@ class _Shift:
     async def _fetch(self) -> None:
         try:
             await self._fetch_on()
+            if self._batched:
+                await self._flush(False)  # what slots have done must not wait for what they do now
         finally:
             with contextlib.suppress(Exception):
                 async with self._turn:
@@ -738,6 +771,9 @@ class _Shift:
         parks = park_ms > 0 and count > 0
         try:
             if parks:
+                if park_ms < PARK_MS and not self._burst:
+                    self._back_at = monotonic() + park_ms / 1000 + REMIND_S
+                    self._watch.nudge(self._back_at)
                 plan = park_and_take(self._keys, park_ms, count, **self._terms)
                 taken = await self._park.run(plan, park_ms / 1000 + PARK_MARGIN_S)
             else:
@@ -748,6 +784,8 @@ class _Shift:
         except BaseException:
             self._parked = False
             raise
+        finally:
+            self._back_at = math.inf
         if parks:
             self._parked = taken.wait_ms > 0
         await self._receive(taken)
@@ -867,6 +905,7 @@ class _Shift:
         except BaseException as error:
             log.debug("%s: job %s: its handler raised", self._name, job.id, exc_info=error)
             settlement = on_error(job, settings, error)
+        end_if_forked(self._pid)
         held.cancel = None
         if leases.running.pop(held, None) is None:
             leases.strays.pop(held, None)
@@ -888,9 +927,10 @@ class _Shift:
             held.cancel = asyncio.current_task().cancel  # type: ignore[union-attr]
         else:
             value = self._handler(held)
-        ends, held.ends = held.ends, None  # it is cancelled here, so nobody else need watch
+        ends = held.ends
         if ends is None:
             return await value
+        held.ends = ends + OBEY_S  # it is cancelled here; who watches sees that it ends
         try:
             async with asyncio.timeout(max(ends - monotonic(), 0)) as bound:
                 return await value
@@ -903,8 +943,7 @@ class _Shift:
         limit_ms = time_limit_ms(held.job, self._settings)
         if limit_ms is not None:
             held.ends = monotonic() + limit_ms / 1000
-            if not self._awaits:
-                self._watch.nudge(held.ends)
+            self._watch.nudge(held.ends + OBEY_S if self._awaits else held.ends)
 
     def _say(self, plan: Plan[T]) -> Any:
         """Say what a handler has to say of its job; awaited where the handler is."""
@@ -992,7 +1031,8 @@ class _Shift:
         held: Held | None = first
         while held is not None:
             self._leases.waiting.pop(held, None)
-            settlement = await self._handle(held)
+            # Whose lease was lost while it waited here is another's to run.
+            settlement = None if held.lost else await self._handle(held)
             if settlement is not None:
                 self._leases.settling[held] = held
                 self._outbox.append((held, settlement))
@@ -1118,11 +1158,15 @@ class _Watch:
         # Infinite while it is worked out: whoever comes with an earlier limit then nudges.
         self._wakes_at = math.inf
         nudged.clear()
-        wakes_at = leases.wake_at()
+        wakes_at = min(leases.wake_at(), shift._back_at)
         if late:
             wakes_at = min(wakes_at, monotonic() + pauses.next())
         self._wakes_at = wakes_at
         await shift._pause(nudged, wakes_at - monotonic())
+        if shift._back_at <= monotonic():
+            shift._back_at = math.inf
+            with contextlib.suppress(Exception):
+                await line.run(remind(), shift._settings.beat_timeout_s)
         for held in leases.overdue(monotonic()):
             if leases.take(held):
                 leases.settling[held] = held
@@ -1151,6 +1195,8 @@ class _Watch:
         except Exception as error:
             shift._beat_weather.bad(error)
             leases.again(monotonic(), pauses.next())
+            for held in leases.doubt(monotonic()):
+                log.warning("%s: the lease of job %s may be over", shift._name, held.id)
             return
         pauses.worked()
         shift._beat_weather.good()

@@ -73,7 +73,13 @@ def exponential(base_ms: int, cap_ms: int) -> Backoff:
 
 
 def jitter(inner: Backoff) -> Backoff:
-    """Answer a backoff of anything between 0 and what `inner` says, evenly spread."""
+    """Answer a backoff of anything between 0 and what `inner` says, evenly spread.
+
+    Raises:
+        TypeError: `inner` is no backoff.
+    """
+    if not isinstance(inner, Backoff):
+        raise TypeError(f"inner is a Backoff, not {type(inner).__name__}")
     return Backoff(inner.base_ms, inner.cap_ms, jittered=True)
 
 

@@ -19,6 +19,7 @@ import contextvars
 import inspect
 import itertools
 import math
+import os
 import signal
 import threading
 from collections import deque
@@ -28,7 +29,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from resp import Closed, ConnectFailed, Plan, Refused, ReplyTimeout, TransportError
+from resp import Closed, ConnectFailed, Plan, Refused, ReplyTimeout, ServerFull, TransportError
 
 from .backoff import Backoff
 from .plans.jobs import complete_and_claim
@@ -40,6 +41,7 @@ from .plans.work import (
     Taken,
     leave,
     park_and_take,
+    remind,
     settle,
     settle_and_take,
     take,
@@ -52,9 +54,11 @@ from .work import (
     GOODBYE_S,
     LINE,
     MAX_ATTEMPTS,
+    OBEY_S,
     OVERDUE_S,
     PARK_MARGIN_S,
     PARK_MS,
+    REMIND_S,
     TAKEN_AT_MOST,
     UPKEEP_S,
     WAKE_S,
@@ -78,6 +82,7 @@ from .work import (
     check_handler,
     check_registry,
     check_seconds,
+    end_if_forked,
     in_a_row,
     log,
     on_error,
@@ -201,7 +206,7 @@ class Consumer:
                 once. The handlers that were there before are put back afterwards.
 
         Raises:
-            Refused, FenceError: The server will not have this client.
+            Refused, ServerFull, FenceError: The server will not have this client.
             RuntimeError: The consumer runs already.
             KeyboardInterrupt: It came, with `signals` off; the worker was stopped first.
         """
@@ -382,7 +387,9 @@ class _Slot:
         """
         if self._runner is None:
             self._runner = asyncio.Runner()
-        ends, held.ends = held.ends, None  # it is cancelled here, so nobody else need watch
+        ends = held.ends
+        if ends is not None:
+            held.ends = ends + OBEY_S  # it is cancelled here; who watches sees that it ends
         # In the context of the call, which telemetry may have set.
         return self._runner.run(_within(held, awaitable, ends), context=contextvars.copy_context())
 
@@ -439,6 +446,7 @@ class _Shift:
         self._told_weather = Weather(f"{name}: outcomes of queue {queue.name}")
         self._beat_weather = Weather(f"{name}: leases of queue {queue.name}")
         self._began = monotonic()
+        self._pid = os.getpid()
         self._lines: list[_Line] = []
         self._tallies: list[Tally] = []
         self._tally = self._new_tally()  # the supervisor's
@@ -457,6 +465,7 @@ class _Shift:
         self._parked = False
         self._door = threading.Lock()  # the last word of the fetcher is that it has left
         self._left = False
+        self._back_at = math.inf  # when the parked one is to be back, if early
         self._outbox: deque[tuple[Held, Settlement, _Slot]] = deque()
         self._oldest = math.inf  # when the outbox' first came
         # Between the slots and the watch.
@@ -545,7 +554,7 @@ class _Shift:
             try:
                 self.connect()
             except TransportError as error:
-                if isinstance(error, Refused):
+                if isinstance(error, Refused) and not isinstance(error, ServerFull):
                     raise
                 self._weather.bad(error)
             else:
@@ -630,7 +639,8 @@ class _Shift:
         late = [held for held in list(self._leases.running) if self._leases.take(held)]
         for held in late:
             if held.cancel is not None:
-                held.cancel()
+                with contextlib.suppress(RuntimeError):  # it has ended by now, and its loop
+                    held.cancel()
         if late:
             log.warning("%s: gives back %d jobs whose handlers still run", self._name, len(late))
         self._give_back(late, self._tally)
@@ -763,6 +773,10 @@ class _Shift:
         parks = park_ms > 0 and count > 0
         try:
             if parks:
+                if park_ms < PARK_MS and not self._burst:
+                    self._back_at = monotonic() + park_ms / 1000 + REMIND_S
+                    if self._back_at < self._wakes_at:
+                        self._nudge.put(None)
                 plan = park_and_take(self._keys, park_ms, count, **self._terms)
                 taken = self._park.run(plan, park_ms / 1000 + PARK_MARGIN_S)
             else:
@@ -773,6 +787,8 @@ class _Shift:
         except BaseException:
             self._parked = False
             raise
+        finally:
+            self._back_at = math.inf
         if parks:
             self._parked = taken.wait_ms > 0
         return taken
@@ -821,6 +837,8 @@ class _Shift:
                 finally:
                     with self._lock:
                         self._serving -= 1
+            if self._batched:
+                self._flush(False)  # what others have done must not wait for what they do now
         finally:
             slot.close()
 
@@ -895,6 +913,7 @@ class _Shift:
         except BaseException as error:
             log.debug("%s: job %s: its handler raised", self._name, job.id, exc_info=error)
             settlement = on_error(job, settings, error)
+        end_if_forked(self._pid)
         if running.pop(held, None) is None:
             leases.strays.pop(held, None)
             log.info(
@@ -995,19 +1014,24 @@ class _Shift:
         held: Held | None = first
         while held is not None:
             self._leases.waiting.pop(held, None)
-            settlement = self._handle(held, slot)
+            # Whose lease was lost while it waited here is another's to run.
+            settlement = None if held.lost else self._handle(held, slot)
             if settlement is not None:
                 self._leases.settling[held] = held
                 self._outbox.append((held, settlement, slot))
                 self._oldest = min(self._oldest, monotonic())
-            if not self._ready:
+            held = self._next_at_hand()
+            if held is None:
                 self._flush(True)
+                held = self._next_at_hand()
             elif (
                 len(self._outbox) >= self._settings.batch or monotonic() - self._oldest > OVERDUE_S
             ):
                 self._flush(False)
-            with self._lock:
-                held = self._ready.popleft() if self._ready and not self.stopping else None
+
+    def _next_at_hand(self) -> Held | None:
+        with self._lock:
+            return self._ready.popleft() if self._ready and not self.stopping else None
 
     def _flush(self, takes: bool) -> None:
         """Tell of all outcomes; with `takes`, and unless somebody parks, ask for more jobs."""
@@ -1054,7 +1078,7 @@ class _Shift:
         while not self._over:
             # Infinite while it is worked out: whoever comes with an earlier limit then nudges.
             self._wakes_at = math.inf
-            wakes_at = self._leases.wake_at()
+            wakes_at = min(self._leases.wake_at(), self._back_at)
             if late:
                 wakes_at = min(wakes_at, monotonic() + pauses.next())
             self._wakes_at = wakes_at
@@ -1063,6 +1087,10 @@ class _Shift:
             if self._over:
                 return
             try:
+                if self._back_at <= monotonic():
+                    self._back_at = math.inf
+                    with contextlib.suppress(Exception):
+                        self._beat.run(remind(), self._settings.beat_timeout_s)
                 for held in self._leases.overdue(monotonic()):
                     if self._leases.take(held):
                         self._leases.settling[held] = held
@@ -1094,6 +1122,8 @@ class _Shift:
             if not self._over:
                 self._beat_weather.bad(error)
             leases.again(monotonic(), pauses.next())
+            for held in leases.doubt(monotonic()):
+                log.warning("%s: the lease of job %s may be over", self._name, held.id)
             return
         pauses.worked()
         self._beat_weather.good()

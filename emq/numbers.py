@@ -15,10 +15,16 @@ def whole(name: str, value: object, least: int) -> int:
     """
     if type(value) is int and least <= value <= MAX:
         return value
-    # A text may be a payload in the wrong place, and a long number may not be printable.
+    raise ValueError(f"{name} is a whole number, {least} to 2^53, not {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """Answer a value for a message: a number as it is, anything else by its type.
+
+    A text may be a payload in the wrong place, and a long number may not be printable.
+    """
     number = isinstance(value, int | float) and -(2**64) < value < 2**64
-    told = repr(value) if number else type(value).__name__
-    raise ValueError(f"{name} is a whole number, {least} to 2^53, not {told}")
+    return repr(value) if number else type(value).__name__
 
 
-__all__ = ["MAX", "whole"]
+__all__ = ["MAX", "shown", "whole"]

@@ -184,7 +184,7 @@ class _Call(Generic[P]):
                 one of them; nothing was sent.
             JobError, TransportError, ValueError: As `Queue.enqueue`.
         """
-        if inspect.iscoroutinefunction(queue.enqueue):
+        if _enqueues(self.name, queue):
             raise TypeError(f"task {self.name}: use enqueue_async with an AsyncQueue")
         payload = self._payload(args, kwargs)
         telemetry = self._tasks.telemetry
@@ -194,7 +194,7 @@ class _Call(Generic[P]):
         self, queue: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs
     ) -> Receipt:
         """Do what `enqueue` does, on an `AsyncQueue`."""
-        if not inspect.iscoroutinefunction(queue.enqueue):
+        if not _enqueues(self.name, queue):
             raise TypeError(f"task {self.name}: use enqueue with a Queue on threads")
         payload = self._payload(args, kwargs)
         telemetry = self._tasks.telemetry
@@ -555,6 +555,18 @@ class Tasks:
         raise BadPayload(
             f'{reason}; a payload is {{"task": name, "args": [...], "kwargs": {{...}}}}'
         )
+
+
+def _enqueues(name: str, queue: Any) -> bool:
+    """Whether a queue's enqueue is awaited.
+
+    Raises:
+        TypeError: It is no queue, such as the call's first argument where the queue was left out.
+    """
+    enqueue = getattr(queue, "enqueue", None)
+    if not callable(enqueue):
+        raise TypeError(f"task {name}: the queue goes first, not {type(queue).__name__}")
+    return inspect.iscoroutinefunction(enqueue)
 
 
 def _named(kwargs: object) -> bool:

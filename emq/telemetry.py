@@ -40,6 +40,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from .job import Blob, Item, Receipt
+from .plans.arguments import many
 
 if TYPE_CHECKING:
     from resp import Event as ConnectorEvent
@@ -195,7 +196,7 @@ class Telemetry:
 
     def enqueue_many(self, queue: Queue, items: Iterable[Blob | Item]) -> list[Receipt]:
         """Enqueue jobs as `queue.enqueue_many` does, all with what they have to carry."""
-        items = list(items)
+        items = many("items", items, "payloads or Items")
         with self.sending(queue.name, len(items)) as sending:
             receipts = queue.enqueue_many(list(_carrying(items, sending.headers)))
             sending.sent(receipts)
@@ -206,7 +207,7 @@ class Telemetry:
         self, queue: AsyncQueue, items: Iterable[Blob | Item]
     ) -> list[Receipt]:
         """Do what `enqueue_many` does, on an `AsyncQueue`."""
-        items = list(items)
+        items = many("items", items, "payloads or Items")
         with self.sending(queue.name, len(items)) as sending:
             receipts = await queue.enqueue_many(list(_carrying(items, sending.headers)))
             sending.sent(receipts)

@@ -20,7 +20,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from time import monotonic, time_ns
@@ -32,7 +32,7 @@ from .backoff import Backoff, exponential, jitter
 from .errors import JobGone, StaleToken
 from .job import Blob, Job
 from .keyspace import Keyspace
-from .numbers import whole
+from .numbers import shown, whole
 from .options import JobOptions
 from .plans import admin
 from .plans.arguments import blob
@@ -49,6 +49,8 @@ TAKEN_AT_MOST: Final = 500  # in one step, which keeps everybody else waiting
 UPKEEP_S: Final = 1.0  # how often a worker whose slots are all busy promotes and sweeps
 OVERDUE_S: Final = 0.05  # how long an outcome of a batch waits for others
 PARK_MARGIN_S: Final = 1.0  # how much later than asked the server may let a parked worker go
+OBEY_S: Final = 1.0  # for a coroutine that is cancelled at its time limit, to end
+REMIND_S: Final = 0.002  # after a parked worker's wait should be over, the server is told the time
 GOODBYE_S: Final = 1.0  # for what a worker says when it stops
 WAKE_S: Final = 0.2  # for the wake of its parked turn, before its connection is ended instead
 # The connections of a worker: tried again soon, so that it is back soon after its server.
@@ -60,6 +62,8 @@ DIALS_S: Final = (0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 5.0)
 # Of jobs that failed: with ten attempts, what they need may be away for minutes.
 BACKOFF: Final = jitter(exponential(1_000, 300_000))
 MAX_ATTEMPTS: Final = 10
+
+LONGEST_S: Final = 10**9  # what a wait of the system takes, and more than anybody waits
 
 _NO_WISHES: Final = JobOptions()
 _WRONG_TRIES: Final = 5  # of a settlement that the server refuses for no reason that may pass
@@ -252,13 +256,13 @@ SETTINGS: Final = frozenset(field.name for field in fields(Settings))
 
 
 def check_seconds(name: str, value: object) -> float:
-    """Answer a number of seconds, 0 or more.
+    """Answer a number of seconds, 0 to 10^9.
 
     Raises:
         ValueError: It is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} is a number of seconds, 0 or more, not {value!r:.60}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
+        raise ValueError(f"{name} is a number of seconds, 0 to 10^9, not {shown(value)}")
     return float(value)
 
 
@@ -308,6 +312,18 @@ def check_registry(handler: object, codec: Codec | None) -> None:
 def worker_name(name: str | None) -> str:
     """Answer the worker's name: as given, or one that no other worker of this host has."""
     return name or f"worker-{os.getpid()}-{next(_numbers)}"
+
+
+def end_if_forked(pid: int) -> None:
+    """End a process that a handler has forked, where it comes back from there.
+
+    It has none of the worker's threads, and the job is not its own: it must not go on as a worker.
+    """
+    if os.getpid() != pid:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(0)
 
 
 def waiter_name() -> str:
@@ -583,7 +599,10 @@ class Leases:
         self.settling: dict[Held, Held] = {}
         self.strays: dict[Held, Held] = {}
         self._beat_s = settings.beat_s
+        self._lease_s = settings.lease_ms / 1000
         self._next = monotonic() + settings.beat_s
+        self._doubted: set[Held] = set()
+        self._renewed = -math.inf  # when the latest renewal that worked was sent
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.settling)
@@ -607,13 +626,32 @@ class Leases:
             return []
         old = now - self._beat_s
         return [
-            (each.id, each.token) for each in self._all() if each.claimed <= old and not each.lost
+            (each.id, each.token)
+            for each in self._all()
+            if each.claimed <= old and (not each.lost or each in self._doubted)
         ]
+
+    def doubt(self, now: float) -> list[Held]:
+        """Answer the jobs whose leases may be over, since no renewal came through: lost for now.
+
+        Others may run them. Where nobody did, the next renewal says that they are held after all.
+        """
+        held = [*list(self.waiting), *list(self.running)]
+        doubted = [each for each in held if not each.lost and self._ends(each) <= now]
+        for each in doubted:
+            each.lost = True
+        self._doubted.update(doubted)
+        return doubted
+
+    def _ends(self, held: Held) -> float:
+        began = held.claimed if held.claimed > self._renewed - self._beat_s else self._renewed
+        return began + self._lease_s
 
     def renewed(self, now: float) -> None:
         """The leases that were due are renewed, or none were."""
         if now >= self._next:
             self._next = now + self._beat_s
+            self._renewed = now
 
     def again(self, now: float, pause: float) -> None:
         """They could not be renewed; the next try is after `pause` seconds."""
@@ -630,6 +668,10 @@ class Leases:
                 gone.add(pair)
         # Of those that are being settled, the settlement itself says whether it came too late.
         held = [*list(self.waiting), *list(self.running)]
+        doubted, self._doubted = self._doubted, set()
+        for each in held:
+            if each in doubted:
+                each.lost = False
         return [each for each in held if (each.id, each.token) in gone and not each.lost]
 
     def overdue(self, now: float) -> list[Held]:
@@ -639,7 +681,7 @@ class Leases:
     def wake_at(self) -> float:
         """When there is something to do at the latest, if nothing comes meanwhile."""
         ends = [each.ends for each in list(self.running) if each.ends is not None]
-        return min([self._next, *ends])
+        return min([self._next, monotonic() + LONGEST_S, *ends])
 
     def _all(self) -> list[Held]:
         return [*list(self.waiting), *list(self.running), *list(self.settling)]

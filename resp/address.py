@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .decode import ErrorReply, Pairs, Push, Reply
-from .errors import AddressError, ConnectFailed, Refused, escaped
+from .errors import AddressError, ConnectFailed, Refused, ServerFull, escaped
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -200,14 +200,10 @@ class Backoff:
         return wait
 
 
-class _Full(Refused):
-    """The server takes no more clients, for now."""
-
-
 def is_network(error: BaseException) -> bool:
     """Whether waiting may mend it: nobody was reached, or one who was not ready."""
     return isinstance(error, ConnectFailed) and (
-        isinstance(error, _Full) or not isinstance(error, Refused)
+        isinstance(error, ServerFull) or not isinstance(error, Refused)
     )
 
 
@@ -448,7 +444,7 @@ def refused(address: Address, command: str, reply: ErrorReply) -> Refused:
     if address.password:
         message = message.replace(address.password, "***")
     if "max number of clients" in message:
-        return _Full(f"{address} takes no more clients: {escaped(message)}", reply.code)
+        return ServerFull(f"{address} takes no more clients: {escaped(message)}", reply.code)
     if reply.code == "DENIED":
         return Refused(f"{address} refused the connection: {escaped(message)}", reply.code)
     told = f"{address} refused {command}: {escaped(message)}"

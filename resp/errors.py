@@ -14,6 +14,7 @@ RespError
   TransportError       no reply; `may_have_run` says whether the command may have run
     ConnectFailed      no connection could be made
       Refused          the server refused the connection itself, or its certificate was; `code`
+        ServerFull     it takes no more clients for now
     ConnectionLost     the connection ended with replies owed
     ReplyTimeout       the reply did not come in time
     Overloaded         too many replies owed; nothing was sent
@@ -191,6 +192,10 @@ class Refused(ConnectFailed):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ServerFull(Refused):
+    """The server takes no more clients, for now."""
 
 
 class ConnectionLost(TransportError, builtins.ConnectionError):

@@ -6,6 +6,7 @@
 -- DERIVES base .. 'job:' .. id
 
 -- INCLUDE clock
+-- INCLUDE try
 -- INCLUDE events
 -- INCLUDE waiters
 
@@ -35,7 +36,7 @@ local function admit(id, row, payload, wishes)
   end
   local dedup = wishes.dedup
   if dedup then
-    local holder = redis.call('GET', base .. 'de:' .. dedup)
+    local holder = try('GET', base .. 'de:' .. dedup)
     -- A key whose job is gone holds nothing: nodes of other makes leave such behind.
     if holder and holder ~= id and redis.call('EXISTS', base .. 'job:' .. holder) == 1 then
       return holder

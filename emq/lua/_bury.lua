@@ -9,7 +9,7 @@
 local function bury(id, row, reason, dedup, keep_ms)
   redis.call('HSET', row, 'state', 'dead', 'last_error', reason)
   redis.call('ZADD', base .. 'dead', '0', id)
-  redis.call('HINCRBY', base .. 'metrics:failed', 'count', '1')
+  tally('failed')
   release(id, dedup)
   keep(row, keep_ms, 'dead', 'error', reason)
 end

@@ -5,15 +5,18 @@
 -- DERIVES base .. 'job:' .. id
 
 -- INCLUDE queue
+-- INCLUDE read
 -- INCLUDE clock
 -- INCLUDE events
 -- INCLUDE lanes
 -- INCLUDE waiters
 
--- How many of `count` jobs may be claimed, by the queue's ceiling.
+-- How many of `count` jobs may be claimed, by the queue's ceiling. Raises where `active` is no set,
+-- before a job has left for it.
 local function allowed(count)
+  local active = redis.call('ZCARD', base .. 'active')
   if ceiling > 0 then
-    return math.min(count, ceiling - redis.call('ZCARD', base .. 'active'))
+    return math.min(count, ceiling - active)
   end
   return count
 end
@@ -34,14 +37,12 @@ local function claim(count, lease_ms)
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = base .. 'job:' .. id
-      local job = redis.call(
-        'HMGET', row, 'attempts', 'payload', 'group', 'stalled', 'excused', 'options'
-      )
+      local job = read(row, 'attempts', 'payload', 'group', 'stalled', 'excused', 'options')
       local payload, group = job[2], job[3]
       looks = looks - 1
       if payload then
         ends = ends or from_now(lease_ms)
-        local token = (tonumber(job[1]) or 0) + 1
+        local token = count_of(job[1]) + 1
         redis.call('HSET', row, 'state', 'active', 'attempts', token)
         redis.call('ZADD', base .. 'active', ends, id)
         if group then
@@ -49,7 +50,7 @@ local function claim(count, lease_ms)
           lane_of(group).take()
         end
         if group or job[4] or job[5] or job[6] then
-          local excused = (tonumber(job[4]) or 0) + (tonumber(job[5]) or 0)
+          local excused = count_of(job[4]) + count_of(job[5])
           jobs[#jobs + 1] = { id, payload, token, group, excused, job[6] or '' }
         else
           jobs[#jobs + 1] = { id, payload, token }

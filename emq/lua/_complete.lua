@@ -29,7 +29,7 @@ local function complete(token, keep_ms, result)
     parent.done(id, result or id)
   end
   redis.call('DEL', row, row .. ':logs', row .. ':lock', row .. ':result')
-  redis.call('HINCRBY', base .. 'metrics:completed', 'count', '1')
+  tally('completed')
   release(id, job[5])
   if keep_ms == '' then
     keep_ms = nil

@@ -8,13 +8,14 @@
 -- DERIVES base .. 'job:' .. id .. ':unsuccessful'
 
 -- INCLUDE ended
+-- INCLUDE read
 -- INCLUDE flows
 
 -- Delete a job's row and what hangs on it; its places are the caller's matter. A flow's parent that
 -- still waits for it learns that it `died`, and for what reason. Who waits for its outcome is told.
 local function erase(id, row, reason)
-  local job = redis.call(
-    'HMGET', row, 'parent', 'parent_queue', 'parent_policy', 'dedup', 'result_ttl', 'state'
+  local job = read(
+    row, 'parent', 'parent_queue', 'parent_policy', 'dedup', 'result_ttl', 'state'
   )
   local parent = reason and job[6] ~= 'dead' and parent_of(job[1], job[2])
   redis.call(

@@ -12,6 +12,7 @@
 -- DERIVES base .. 'job:' .. parent .. ':failed'
 -- DERIVES base .. 'job:' .. parent .. ':unsuccessful'
 
+-- INCLUDE places
 -- INCLUDE waiters
 
 -- Read the parent that a child's row names, to tell it of the child's end: `done(child, result)`
@@ -31,6 +32,7 @@ local function parent_of(parent, queue)
   end
 
   if queue and queue ~= '' and queue ~= this_queue then
+    redis.call('LLEN', base .. 'flow:outbox')
     return {
       done = function(child, result)
         send(queue, parent, child, result)
@@ -47,6 +49,17 @@ local function parent_of(parent, queue)
   if not state then
     return nil
   end
+
+  for _, of in ipairs({ ':processed', ':failed', ':unsuccessful' }) do
+    redis.call('HLEN', row .. of)
+  end
+  if redis.call('EXISTS', row .. ':dependencies') == 1 then
+    redis.call('INCRBY', row .. ':dependencies', '0') -- an error where it is no number
+  end
+  if above then
+    redis.call('LLEN', base .. 'flow:outbox')
+  end
+  check_places('pending', 'dead')
 
   local function count_down()
     local left = redis.call('DECR', row .. ':dependencies')

@@ -2,7 +2,8 @@
 --
 -- A lane is in `ring`, once, while it can be served: it has jobs, it is not paused, and fewer than
 -- its limit are in flight. `gactive` counts a group's members of `active`, so whoever adds one to
--- `active`, or takes one out, counts.
+-- `active`, or takes one out, counts. All that follows the jobs: a key of another's in its way
+-- keeps no job from moving, and a recount sets the count right.
 --
 -- DERIVES base .. 'pending'
 -- DERIVES base .. 'g:' .. group .. ':pending'
@@ -12,6 +13,7 @@
 -- DERIVES base .. 'gactive'
 -- DERIVES base .. 'wake'
 
+-- INCLUDE read
 -- INCLUDE waiters
 
 -- Answers nil for a job without a group. What a lane can do is made only where there is one, since
@@ -22,32 +24,45 @@ local function lane_of(group)
   end
   local lane = { key = base .. 'g:' .. group .. ':pending' }
 
+  function lane.in_flight()
+    return count_of(try('HGET', base .. 'gactive', group))
+  end
+
+  local function count(by)
+    local now = lane.in_flight() + by
+    if now > 0 then
+      try('HSET', base .. 'gactive', group, now)
+    else
+      try('HDEL', base .. 'gactive', group)
+    end
+  end
+
   function lane.is_full()
-    local limit = tonumber(redis.call('HGET', base .. 'glimit', group))
-    return limit and (tonumber(redis.call('HGET', base .. 'gactive', group)) or 0) >= limit
+    local limit = tonumber(try('HGET', base .. 'glimit', group) or nil)
+    return limit and lane.in_flight() >= limit
   end
 
   function lane.leave_ring()
-    redis.call('LREM', base .. 'ring', '0', group)
+    try('LREM', base .. 'ring', '0', group)
   end
 
   -- Put the lane back in rotation, if it can be served, and wake one who waits for it.
   function lane.join_ring()
     if redis.call('EXISTS', lane.key) == 0
-      or redis.call('SISMEMBER', base .. 'paused', group) == 1
+      or try('SISMEMBER', base .. 'paused', group) ~= 0
       or lane.is_full()
-      or redis.call('LPOS', base .. 'ring', group)
+      or try('LPOS', base .. 'ring', group)
     then
       return
     end
-    redis.call('RPUSH', base .. 'ring', group)
-    redis.call('LPUSH', base .. 'wake', '1')
-    redis.call('LTRIM', base .. 'wake', '0', '63')
+    try('RPUSH', base .. 'ring', group)
+    try('LPUSH', base .. 'wake', '1')
+    try('LTRIM', base .. 'wake', '0', '63')
   end
 
   -- Count a job that has entered `active`.
   function lane.take()
-    redis.call('HINCRBY', base .. 'gactive', group, '1')
+    count(1)
     if lane.is_full() then
       lane.leave_ring()
     end
@@ -55,23 +70,23 @@ local function lane_of(group)
 
   -- Count a job that has left `active`; that may make the lane serviceable again.
   function lane.free()
-    if redis.call('HINCRBY', base .. 'gactive', group, '-1') <= 0 then
-      redis.call('HDEL', base .. 'gactive', group)
-    end
+    count(-1)
     lane.join_ring()
   end
 
   return lane
 end
 
--- Let a job wait to be claimed: in its lane if it has one, else with the flat jobs.
+-- Let a job wait to be claimed: in its lane if it has one that is a set, else with the flat jobs.
 local function line_up(id, row, lane)
+  local laned = lane and try('ZADD', lane.key, '0', id)
+  if not laned then
+    redis.call('ZADD', base .. 'pending', '0', id)
+  end
   redis.call('HSET', row, 'state', 'pending')
-  if lane then
-    redis.call('ZADD', lane.key, '0', id)
+  if laned then
     lane.join_ring()
   else
-    redis.call('ZADD', base .. 'pending', '0', id)
     rouse()
   end
 end

@@ -6,6 +6,8 @@
 --
 -- DERIVES base .. 'job:' .. id .. ':lock'
 
+-- INCLUDE try
+
 local function lock(row, token, ttl_ms)
   redis.call('SET', row .. ':lock', token, 'PX', ttl_ms)
   redis.call('HSET', row, 'lock', token)
@@ -22,5 +24,5 @@ local function is_locked(row)
 end
 
 local function is_locked_by(row, token)
-  return redis.call('GET', row .. ':lock') == token or redis.call('HGET', row, 'lock') == token
+  return try('GET', row .. ':lock') == token or redis.call('HGET', row, 'lock') == token
 end

@@ -4,6 +4,8 @@
 -- DERIVES base .. 'job:' .. id
 
 -- INCLUDE clock
+-- INCLUDE places
+-- INCLUDE read
 -- INCLUDE lanes
 -- INCLUDE events
 
@@ -12,10 +14,11 @@ local function promote(limit)
   local due = redis.call(
     'ZRANGEBYSCORE', base .. 'schedule', '-inf', from_now(0), 'LIMIT', '0', limit
   )
+  check_places('pending')
   local moved = 0
   for _, id in ipairs(due) do
     local row = base .. 'job:' .. id
-    local job = redis.call('HMGET', row, 'payload', 'group')
+    local job = read(row, 'payload', 'group')
     redis.call('ZREM', base .. 'schedule', id)
     if job[1] then
       line_up(id, row, lane_of(job[2]))

@@ -7,6 +7,7 @@
 -- DERIVES base .. 'pending'
 
 -- INCLUDE held
+-- INCLUDE try
 -- INCLUDE lanes
 -- INCLUDE waiters
 -- INCLUDE events
@@ -22,7 +23,7 @@ local function withdraw(id, group)
     rouse_below_ceiling()
     return true
   end
-  if lane and redis.call('ZREM', lane.key, id) == 1 then
+  if lane and try('ZREM', lane.key, id) == 1 then
     if redis.call('EXISTS', lane.key) == 0 then
       lane.leave_ring()
     end

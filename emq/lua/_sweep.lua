@@ -5,6 +5,8 @@
 -- DERIVES base .. 'job:' .. id
 
 -- INCLUDE clock
+-- INCLUDE places
+-- INCLUDE read
 -- INCLUDE lanes
 -- INCLUDE flows
 -- INCLUDE bury
@@ -27,17 +29,22 @@ local function sweep(most, limit, scatters)
   local lapsed = redis.call(
     'ZRANGEBYSCORE', base .. 'active', '-inf', from_now(0), 'LIMIT', '0', limit
   )
+  check_places('pending', 'schedule', 'dead')
   local recovered, dead = {}, {}
   for _, id in ipairs(lapsed) do
     local row = base .. 'job:' .. id
-    local job = redis.call(
-      'HMGET', row, 'payload', 'group', 'stalled', 'parent', 'parent_queue', 'parent_policy',
-      'dedup', 'result_ttl'
+    local job = read(
+      row, 'payload', 'group', 'stalled', 'parent', 'parent_queue', 'parent_policy', 'dedup',
+      'result_ttl'
     )
     local payload, lane = job[1], lane_of(job[2])
-    local stalled = (tonumber(job[3]) or 0) + 1
+    local stalled = count_of(job[3]) + 1
     local dies = payload and stalled >= most
-    local parent = dies and parent_of(job[4], job[5])
+    local parent
+    if dies then
+      -- A parent that cannot be told must not keep all others from being swept: its child lives.
+      dies, parent = pcall(parent_of, job[4], job[5])
+    end
     redis.call('ZREM', base .. 'active', id)
     rouse_below_ceiling()
     if lane then

@@ -7,6 +7,8 @@
 -- more entries than names: where nobody waits, no key is left behind. One too many wakes a worker
 -- in vain. What nobody fetches goes away by itself.
 --
+-- A wake is a hint: a key of another's in its way keeps no job from moving.
+--
 -- Nobody else looks after what falls due: whoever is back from its wait and does not wait again
 -- hands that on, by `rouse_for_next`.
 --
@@ -17,6 +19,7 @@
 -- DERIVES base .. 'active'
 
 -- INCLUDE queue
+-- INCLUDE try
 
 local longest_wait_ms = 5000 -- no worker waits longer, so none need be told of what is later
 local kept_ms = longest_wait_ms + 1000
@@ -26,24 +29,24 @@ local function rouse()
   if not rouses or is_paused then
     return
   end
-  local waiting = redis.call('ZCARD', base .. 'parked')
-  if waiting > 0 and redis.call('LLEN', base .. 'rouse') < waiting then
+  local waiting = try('ZCARD', base .. 'parked') or 0
+  if waiting > 0 and (try('LLEN', base .. 'rouse') or waiting) < waiting then
     redis.call('LPUSH', base .. 'rouse', '1')
     redis.call('PEXPIRE', base .. 'rouse', kept_ms)
   end
 end
 
+-- Answers when the first entry of a place falls due, or nil.
+local function first_of(place)
+  return (try('ZRANGE', base .. place, '0', '0', 'WITHSCORES') or {})[2]
+end
+
 -- Wake a worker where all would wait beyond `time`, since something falls due then.
 local function rouse_before(time)
-  local soonest = redis.call('ZRANGE', base .. 'parked', '0', '0', 'WITHSCORES')[2]
+  local soonest = first_of('parked')
   if soonest and tonumber(soonest) > tonumber(time) then
     rouse()
   end
-end
-
--- Answers when the first entry of a place falls due, or nil.
-local function first_of(place)
-  return redis.call('ZRANGE', base .. place, '0', '0', 'WITHSCORES')[2]
 end
 
 -- Wake a worker where all would wait beyond what falls due next.

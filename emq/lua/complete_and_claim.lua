@@ -17,6 +17,7 @@
 -- COST O(log n) in pending and active; O(r) in the ring for a laned job.
 
 -- INCLUDE row
+-- INCLUDE places
 -- INCLUDE complete
 -- INCLUDE claim
 
@@ -24,6 +25,7 @@ local token, lease_ms, keep_ms, result = unpack(ARGV)
 if settings.err then
   return settings
 end
+check_places('pending')
 local verdict = complete(token, keep_ms, result)
 if verdict ~= 1 then
   return verdict

@@ -15,9 +15,10 @@
 -- COST O(1).
 
 local base = KEYS[1]
+-- INCLUDE read
 
 local function counted(which)
-  return tonumber(redis.call('HGET', base .. which, 'count')) or 0
+  return count_of(redis.call('HGET', base .. which, 'count'))
 end
 
 return {

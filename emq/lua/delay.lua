@@ -17,10 +17,11 @@
 
 -- INCLUDE row
 -- INCLUDE clock
+-- INCLUDE places
 -- INCLUDE settle
 
 local token, due, excuse = unpack(ARGV)
-local job = redis.call('HMGET', row, 'attempts', 'group')
+local job = redis.call('HMGET', row, 'attempts', 'group', 'excused')
 local attempts, group = job[1], job[2]
 if not attempts then
   return 0
@@ -31,6 +32,7 @@ end
 -- A claim whose lease was swept is excused already; so is one that was put off and promoted, by a
 -- call whose answer was lost.
 local excuses = excuse == '1' and redis.call('ZSCORE', base .. 'active', id)
+check_places('schedule')
 if not withdraw(id, group) then
   return stale('delay', 'state moved on')
 end
@@ -39,7 +41,7 @@ if string.sub(due, 1, 1) == '+' then
 end
 redis.call('HSET', row, 'state', 'scheduled')
 if excuses then
-  redis.call('HINCRBY', row, 'excused', '1')
+  redis.call('HSET', row, 'excused', count_of(job[3]) + 1)
 end
 redis.call('ZADD', base .. 'schedule', due, id)
 rouse_before(due)

@@ -12,15 +12,19 @@
 -- COST O(items * log n) in pending or schedule. The caller bounds the items of one call.
 
 local base = KEYS[1]
+-- INCLUDE places
 -- INCLUDE admit
 
+local wished = false
 local at = 1
 while at <= #ARGV do
   if not is_job(ARGV[at]) then
     return refuse_kind()
   end
+  wished = wished or ARGV[at + 2] ~= '0'
   at = at + 3 + ARGV[at + 2]
 end
+check_places('pending', wished and 'schedule' or nil)
 local verdicts, holders = {}, {}
 at = 1
 while at <= #ARGV do

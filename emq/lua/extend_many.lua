@@ -17,13 +17,14 @@
 local base = KEYS[1]
 -- INCLUDE clock
 -- INCLUDE held
+-- INCLUDE try
 -- INCLUDE locks
 
 local ends, lock_ms = from_now(ARGV[1]), ARGV[2]
 local lost = {}
 for i = 3, #ARGV, 2 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local attempts = redis.call('HGET', row, 'attempts')
+  local attempts = try('HGET', row, 'attempts')
   if is_held(attempts, ARGV[i + 1]) and redis.call('ZSCORE', base .. 'active', id) then
     redis.call('ZADD', base .. 'active', 'XX', ends, id)
     if lock_ms ~= '0' and is_locked_by(row, attempts) then

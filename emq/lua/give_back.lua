@@ -14,20 +14,23 @@
 
 local base = KEYS[1]
 -- INCLUDE held
+-- INCLUDE places
+-- INCLUDE read
 -- INCLUDE lanes
 -- INCLUDE events
 
+check_places('pending')
 local lost = {}
 for i = 1, #ARGV, 2 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local job = redis.call('HMGET', row, 'attempts', 'group')
+  local job = read(row, 'attempts', 'group', 'excused')
   if is_held(job[1], ARGV[i + 1]) and redis.call('ZREM', base .. 'active', id) == 1 then
     local lane = lane_of(job[2])
     rouse_below_ceiling()
     if lane then
       lane.free()
     end
-    redis.call('HINCRBY', row, 'excused', '1')
+    redis.call('HSET', row, 'excused', count_of(job[3]) + 1)
     line_up(id, row, lane)
     announce('returned', id)
   else

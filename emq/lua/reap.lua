@@ -14,16 +14,19 @@
 
 local base = KEYS[1]
 -- INCLUDE clock
+-- INCLUDE places
+-- INCLUDE read
 -- INCLUDE lanes
 -- INCLUDE events
 
 local lapsed = redis.call(
   'ZRANGEBYSCORE', base .. 'active', '-inf', from_now(0), 'LIMIT', '0', ARGV[1]
 )
+check_places('pending')
 local moved = 0
 for _, id in ipairs(lapsed) do
   local row = base .. 'job:' .. id
-  local job = redis.call('HMGET', row, 'payload', 'group')
+  local job = read(row, 'payload', 'group')
   local payload, lane = job[1], lane_of(job[2])
   redis.call('ZREM', base .. 'active', id)
   rouse_below_ceiling()

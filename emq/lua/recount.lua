@@ -29,7 +29,7 @@ local function count(group, by)
   held[group] = held[group] + by
 end
 for _, id in ipairs(redis.call('ZRANGE', base .. 'active', '0', '-1')) do
-  local group = redis.call('HGET', base .. 'job:' .. id, 'group')
+  local group = read(base .. 'job:' .. id, 'group')[1]
   if group then
     count(group, 1)
   end

@@ -16,6 +16,8 @@
 -- COST O(log n) in its place; O(r) in the ring for a laned job.
 
 -- INCLUDE row
+-- INCLUDE places
+-- INCLUDE try
 -- INCLUDE lanes
 -- INCLUDE locks
 -- INCLUDE erase
@@ -28,6 +30,7 @@ if is_locked(row) then
   return redis.error_reply('EMQLOCK job is locked')
 end
 local lane = lane_of(redis.call('HGET', row, 'group') or nil)
+check_places('pending', 'active', 'schedule', 'dead')
 erase(id, row, 'removed') -- goes first: a parent that cannot be read leaves all as it was
 release(id, ARGV[1])
 redis.call('ZREM', base .. 'pending', id)
@@ -39,7 +42,7 @@ if redis.call('ZREM', base .. 'active', id) == 1 then
   end
   rouse_below_ceiling()
 end
-if lane and redis.call('ZREM', lane.key, id) == 1 and redis.call('EXISTS', lane.key) == 0 then
+if lane and try('ZREM', lane.key, id) == 1 and redis.call('EXISTS', lane.key) == 0 then
   lane.leave_ring()
 end
 announce('removed', id)

@@ -13,6 +13,7 @@
 -- COST O(log n) in dead and pending; O(r) in the ring for a laned job.
 
 -- INCLUDE row
+-- INCLUDE places
 -- INCLUDE lanes
 -- INCLUDE events
 
@@ -20,13 +21,14 @@ local job = redis.call('HMGET', row, 'attempts', 'group', 'payload')
 if redis.call('EXISTS', row) == 0 then
   return 0
 end
+check_places('pending')
 if not job[3] or redis.call('ZREM', base .. 'dead', id) == 0 then
   return redis.error_reply('EMQSTATE not dead')
 end
 redis.call('HDEL', row, 'last_error')
 if ARGV[1] == '1' then
   redis.call('HDEL', row, 'stalled')
-  redis.call('HSET', row, 'excused', job[1] or '0')
+  redis.call('HSET', row, 'excused', count_of(job[1]))
 end
 line_up(id, row, lane_of(job[2]))
 announce('reprocessed', id)

@@ -20,6 +20,7 @@
 
 -- INCLUDE row
 -- INCLUDE clock
+-- INCLUDE places
 -- INCLUDE settle
 -- INCLUDE flows
 -- INCLUDE bury
@@ -37,9 +38,10 @@ if not is_held(attempts, token) then
   return stale('retry', 'token mismatch')
 end
 
-local failures = tonumber(attempts) - (tonumber(job[6]) or 0) - (tonumber(job[7]) or 0)
+local failures = count_of(attempts) - count_of(job[6]) - count_of(job[7])
 local again = failures < tonumber(max_attempts)
 local parent = not again and parent_of(job[3], job[4])
+check_places(again and 'schedule' or 'dead')
 if not withdraw(id, group) then
   return stale('retry', 'state moved on')
 end

@@ -85,7 +85,8 @@ def obliterate(keys: Keyspace, force: bool, budget: int) -> Plan[bool]:
         match answered("SCAN", found):
             case [bytes(cursor), list(names)]:
                 suffixes = [name[len(keys.base) :] for name in names]
-                suffixes = [suffix for suffix in suffixes if suffix != b"meta"]
+                # Who waits for a job of the queue's next life is to hear of it.
+                suffixes = [suffix for suffix in suffixes if suffix not in (b"meta", b"parked")]
             case other:
                 raise FORGET.unexpected(other)
         for at in range(0, len(suffixes), _CALL_KEYS):

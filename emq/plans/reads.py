@@ -11,7 +11,7 @@ from ..ids import check_job_id
 from ..job import Entry, Metric, Outcome, Row
 from ..keyspace import Keyspace
 from ..scripts import COUNTS, STATE, id_of, ids_of
-from .arguments import dedup_key, whole
+from .arguments import MAX, dedup_key, whole
 
 _COUNTED: Final = ("pending", "active", "schedule", "dead", "completed", "failed")
 _PLACES: Final = ("pending", "active", "schedule", "dead")
@@ -65,7 +65,7 @@ def peek(keys: Keyspace, place: str, limit: int, offset: int) -> Plan[list[Entry
     pairs = (
         reply if not reply or type(reply[0]) is list else zip(reply[::2], reply[1::2], strict=True)
     )
-    return [Entry(id_of("peek", reply, id), int(float(score))) for id, score in pairs]
+    return [Entry(id_of("peek", reply, id), _score(score)) for id, score in pairs]
 
 
 def metrics(keys: Keyspace) -> Plan[dict[str, Metric]]:
@@ -158,6 +158,11 @@ def answered(command: str, reply: Any) -> Any:
 def _number(text: bytes | None) -> int:
     """A number that somebody wrote as text; 0 for anything else."""
     return int(text) if text and text.isdigit() and len(text) < 20 else 0
+
+
+def _score(told: Any) -> int:
+    """A score as a time; somebody may have written one that never comes, or always has."""
+    return int(min(max(float(told), -MAX), MAX))
 
 
 def _map(reply: Any) -> dict[bytes, bytes]:

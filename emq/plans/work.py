@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 from resp import Command, ErrorReply, Plan, Reply
 
 from ..errors import ContractError, JobGone
+from ..ids import received_job_id
 from ..job import Job
 from ..keyspace import Keyspace
 from ..scripts import COMPLETE, DELAY, LEAVE, RETRY, TAKE, Transition
@@ -97,7 +98,7 @@ def _take(
 
 def _taken(keys: Keyspace, reply: Reply) -> Taken:
     match TAKE.reply(reply):
-        case [int(wait_ms), dead, *jobs]:
+        case [int(wait_ms), [*dead], *jobs] if all(type(id) is bytes for id in dead):
             told, broken = [], None
             for job in jobs:
                 try:
@@ -107,8 +108,9 @@ def _taken(keys: Keyspace, reply: Reply) -> Taken:
             if broken is not None and not told:
                 raise broken
             # An entry that is no job must not take along those that were claimed with it: they
-            # would wait for the end of a lease that nobody knows of. It can be found in active.
-            return Taken(told, wait_ms, TAKE.ids(dead))
+            # would wait for the end of a lease that nobody knows of. It can be found in active, or
+            # in dead.
+            return Taken(told, wait_ms, [id for each in dead if (id := received_job_id(each))])
         case other:
             raise TAKE.unexpected(other)
 
@@ -140,6 +142,14 @@ def park_and_take(
     if not taken.jobs:
         answered("BLPOP", wake)  # where it cannot block, it must not come again at once
     return taken
+
+
+def remind() -> Plan[None]:
+    """Let the server see that the wait of a parked worker is over.
+
+    A server that nobody talks to looks at its clock ten times a second.
+    """
+    answered("PING", (yield ("PING",)))
 
 
 def leave(keys: Keyspace, waiter: str, *, blocks: bool = False) -> Plan[None]:
@@ -229,6 +239,7 @@ __all__ = [
     "Taken",
     "leave",
     "park_and_take",
+    "remind",
     "settle",
     "settle_and_take",
     "take",

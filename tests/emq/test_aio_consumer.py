@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -16,10 +16,12 @@ import emq
 from emq import AsyncQueue, Queue
 from emq.aio_consumer import AsyncConsumer
 from emq.backoff import fixed
+from emq.consumer import Consumer
 from emq.work import Retry
 
 from .conftest import Expire, Keys
 from .workers import PATIENCE_S
+from .workers import until as wait_until
 
 
 @pytest.fixture
@@ -344,3 +346,61 @@ def test_contexts_reach_functions(server: Any, fresh_name: str, jobs: Queue) -> 
     play(server, fresh_name, scene)
 
     assert seen == ["set"]
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.05])
+def test_cancelling_the_run_again_and_again_leaves_nothing(
+    server: Any, fresh_name: str, jobs: Queue, pause: float
+) -> None:
+    async def handler(job: Any) -> None:
+        await asyncio.sleep(PATIENCE_S)
+
+    async def main() -> None:
+        connector = await emq.connect_async(server.url)
+        consumer = AsyncConsumer(AsyncQueue(connector, fresh_name), handler)
+        run = asyncio.create_task(consumer.run(signals=False))
+        while consumer.stats()["started"] < 1:
+            await asyncio.sleep(0.01)
+        for _ in range(6):
+            run.cancel()
+            await asyncio.sleep(pause)
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await asyncio.wait_for(consumer.stop(), 1.0)
+        await connector.close()
+
+    jobs.enqueue(b"")
+    asyncio.run(main())
+    assert (jobs.counts()["pending"], jobs.counts()["active"]) == (1, 0)
+
+
+@pytest.mark.parametrize("shell", ["threads", "aio"])
+def test_a_coroutine_that_ignores_its_limit_has_failed_all_the_same(
+    shell: str, server: Any, fresh_name: str, jobs: Queue
+) -> None:
+    lost: list[bool] = []
+
+    async def handler(job: Any) -> None:
+        while not job.lost:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+        lost.append(job.lost)
+
+    options: dict[str, Any] = {"time_limit_ms": 100, "backoff": fixed(10**6)}
+    id = jobs.enqueue(b"").job_id
+
+    async def main() -> None:
+        connector = await emq.connect_async(server.url)
+        async with AsyncConsumer(AsyncQueue(connector, fresh_name), handler, **options):
+            await asyncio.to_thread(wait_until, lambda: lost, 3.0)
+        await connector.close()
+
+    if shell == "aio":
+        asyncio.run(main())
+    else:
+        with Consumer(jobs, handler, **options):
+            wait_until(lambda: lost, 3.0)
+    assert jobs.state(id) == "scheduled"
+    row = jobs.job(id)
+    assert row is not None
+    assert row.fields["last_error"] == "time limit of 100 ms"

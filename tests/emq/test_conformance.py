@@ -149,7 +149,7 @@ BREAKS: Final[dict[str, list[Break]]] = {
     "order": [python(reads, "browse", _oldest_first)],
     "claim": [
         lua("claim", "from_now(lease_ms)", "from_now(lease_ms * 2)"),
-        lua("claim", "(tonumber(job[1]) or 0) + 1", "(tonumber(job[1]) or 0) + 2"),
+        lua("claim", "count_of(job[1]) + 1", "count_of(job[1]) + 2"),
         lua("claim", "'state', 'active'", "'state', 'running'"),
     ],
     "stale": [
@@ -181,7 +181,7 @@ BREAKS: Final[dict[str, list[Break]]] = {
     "backoff": [lua("retry", "'state', 'dead', 'last_error', reason", "'state', 'dead'")],
     "counts": [lua("counts", "'ZCARD', base .. 'schedule'", "'ZCARD', base .. 'dead'")],
     "state": [lua("state", "{ 'schedule', 'scheduled' }", "{ 'schedule', 'pending' }")],
-    "metrics": [lua("complete", "'metrics:completed', 'count'", "'metrics:completed', 'total'")],
+    "metrics": [lua("complete", "tally('completed')", "tally('failed')")],
     "dedup": [python(reads, "dedup", _dedup_elsewhere)],
     "rate": [key("meta")],
     "queue_pause": [

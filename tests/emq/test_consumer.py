@@ -1175,3 +1175,148 @@ def test_a_fault_of_the_workers_own_costs_one_job_and_no_slot(
     shift._handle = handle
     jobs.enqueue(b"")
     until(lambda: worker.stats["completed"] == 1)
+
+
+def test_what_was_done_is_told_at_a_stop_whatever_else_is_late(
+    workers: Workers, jobs: Queue
+) -> None:
+    gate = Gate()
+
+    def handler(job: Any) -> None:
+        if job.payload == b"late":
+            gate(job)
+
+    worker = workers(handler, batch=10)
+    jobs.enqueue_many([b"early", b"late"])
+    worker.start()
+    gate.wait_begun()
+    stopping = worker.stop_later(5.0)
+    try:
+        until(lambda: jobs.counts()["completed"] == 1, 0.5)
+        worker.stop(0.0)
+        assert (jobs.counts()["pending"], jobs.counts()["active"]) == (1, 0)
+    finally:
+        gate.open.set()
+        stopping.join()
+
+
+def test_a_coroutine_that_ends_as_its_time_to_finish_is_up_harms_no_other(
+    server: Any, fresh_name: str, jobs: Queue
+) -> None:
+    begun, late = threading.Event(), threading.Event()
+
+    async def handler(job: Any) -> None:
+        if job.payload == b"late":
+            begun.set()
+            while not late.is_set():
+                await asyncio.sleep(0.01)
+
+    with emq.connect(server.url) as connector:
+        consumer = Consumer(Queue(connector, fresh_name), handler, concurrency=2)
+        jobs.enqueue(b"late")
+        consumer.start()
+        assert begun.wait(PATIENCE_S)
+        [held] = consumer._shift._leases.running  # type: ignore[union-attr]
+
+        def cancel() -> None:
+            raise RuntimeError("Event loop is closed")
+
+        held.cancel = cancel
+        consumer.stop(0.0)
+        assert jobs.counts()["pending"] == 1, "it was given back all the same"
+        late.set()
+
+
+def test_a_queue_that_was_obliterated_wakes_its_workers_as_ever(
+    workers: Workers, jobs: Queue
+) -> None:
+    gate = Gate()
+    gate.open.set()
+    worker = workers(gate)
+    worker.start()
+    worker.wait_idle()
+    jobs.pause()
+    sleep(0.1)
+    jobs.obliterate()
+    jobs.enqueue(b"")
+    until(lambda: gate.ended, 1.0)
+
+
+FORK = """
+    import asyncio, os, sys, emq
+    from emq import AsyncQueue, Queue
+    from emq.aio_consumer import AsyncConsumer
+    from emq.consumer import Consumer
+
+    url, queue, kind, how = sys.argv[1:]
+
+    def handler(job):
+        if job.payload == b"fork" and (child := os.fork()):
+            os.waitpid(child, 0)
+        elif job.payload == b"fork" and how == "exits":
+            sys.exit()
+
+    async def main():
+        connector = await emq.connect_async(url)
+        await AsyncConsumer(AsyncQueue(connector, queue), handler).run(burst=True)
+        await connector.close()
+
+    if kind == "aio":
+        asyncio.run(main())
+    else:
+        with emq.connect(url) as connector:
+            Consumer(Queue(connector, queue), handler).run(burst=True)
+    print("ended")
+"""
+
+
+@pytest.mark.parametrize("how", ["returns", "exits"])
+@pytest.mark.parametrize("shell", ["threads", "aio"])
+def test_a_process_that_a_handler_forked_does_not_go_on_as_a_worker(
+    shell: str, how: str, server: Any, fresh_name: str, jobs: Queue
+) -> None:
+    jobs.enqueue_many([b"fork", b"", b""])
+    command = [sys.executable, "-c", textwrap.dedent(FORK), server.url, fresh_name, shell, how]
+    told = subprocess.run(
+        command, cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert told.stdout == "ended\n"
+    assert jobs.counts()["completed"] == 3
+
+
+def test_a_job_that_was_lost_before_it_was_begun_is_not_begun(
+    workers: Workers, jobs: Queue, expire: Expire
+) -> None:
+    gate = Gate()
+    worker = workers(gate, batch=10, lease_ms=600)
+    jobs.enqueue_many([b""] * 3)
+    worker.start()
+    first = gate.wait_begun()
+    others = [held for held in worker.consumer._shift._leases.waiting if held is not first]
+    assert len(others) == 2
+    for held in others:
+        expire(held.job)
+    assert jobs.reap() == 2
+    assert len(jobs.claim_many(2)) == 2  # they are another's now
+    until(lambda: worker.stats["lost"] == 2)
+    gate.open.set()
+    until(lambda: worker.stats["completed"] == 1)
+    sleep(0.1)
+    assert worker.stats["started"] == 1
+    assert gate.jobs == [first]
+
+
+def test_a_scheduled_job_is_begun_when_it_falls_due_on_a_server_that_has_nothing_else_to_do(
+    workers: Workers, jobs: Queue
+) -> None:
+    begun: list[float] = []
+    worker = workers(lambda job: begun.append(monotonic()))
+    worker.start()
+    late: list[float] = []
+    for delay_ms in (130, 170, 210, 250, 290):
+        worker.wait_idle()
+        due = monotonic() + delay_ms / 1000
+        jobs.enqueue(b"", delay_ms=delay_ms)
+        until(lambda: len(begun) > len(late))
+        late.append(begun[-1] - due)
+    assert sorted(late)[3] < 0.03, late  # the server's own clock ticks every 0.1 s

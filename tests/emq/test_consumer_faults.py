@@ -458,3 +458,56 @@ def test_time_limits_hold_while_the_server_is_away(kind: str, own: Own) -> None:
         own.ready()
         until(lambda: w.stats["retried"] == 1)
         assert queue.state(id) == "scheduled"
+
+
+def test_a_server_that_takes_no_more_clients_is_waited_for(kind: str, own: Own) -> None:
+    seen = Seen()
+    with producer(own.url) as queue, work(kind, own.url, seen) as w:
+        queue.enqueue(b"")
+        own.admin.config_set("maxclients", 3)  # the admin's, the producer's, the queue's own
+        thread = threading.Thread(target=w.run, daemon=True)
+        thread.start()
+        sleep(0.3)
+        assert thread.is_alive()
+        own.admin.config_set("maxclients", 100)
+        until(lambda: seen.jobs, 3.0)
+
+
+def test_a_holder_that_is_cut_off_is_told_when_its_lease_may_be_over(kind: str, own: Own) -> None:
+    gate, other = Gate(), Gate()
+    other.open.set()
+    with (
+        producer(own.url) as queue,
+        Proxy(str(own.path)) as proxy,
+        work(kind, proxy.url, gate, lease_ms=600) as w,
+        work(kind, own.url, other, lease_ms=600) as w2,
+    ):
+        queue.enqueue(b"")
+        w.start()
+        job = gate.wait_begun()
+        w2.start()
+        hole = Fault(hole="swallow")
+        proxy.to_server = proxy.to_client = hole
+        for link in proxy.links:
+            link.to_server.fault = link.to_client.fault = hole
+        other.wait_begun()
+        until(lambda: job.lost, 1.5)
+        gate.open.set()
+        proxy.to_server = proxy.to_client = Fault()
+        until(lambda: w2.stats["completed"] == 1)
+
+
+def test_a_lease_in_doubt_that_nobody_took_is_held_after_all(kind: str, own: Own) -> None:
+    gate = Gate()
+    with producer(own.url) as queue, work(kind, own.url, gate, lease_ms=600) as w:
+        queue.enqueue(b"")
+        w.start()
+        job = gate.wait_begun()
+        own.admin.execute_command("ACL", "SETUSER", "default", "-evalsha")
+        until(lambda: job.lost)
+        own.admin.zincrby(f"emq:{{{NAME}}}:active", 60_000, job.id)  # nobody reaps it
+        own.admin.execute_command("ACL", "SETUSER", "default", "+evalsha")
+        until(lambda: not job.lost)
+        gate.open.set()
+        until(lambda: w.stats["completed"] == 1)
+        assert w.stats["lost"] == 0

@@ -18,8 +18,14 @@ LUA = Path(scripts.__file__).with_name("lua")
 SCRIPTS = names()
 PIECES = sorted(path.stem[1:] for path in LUA.glob("_*.lua"))
 
-# A queue whose settings cannot be read goes on settling, and old servers know no such command.
-MAY_FAIL = {"_queue": {"pcall('HMGET',"}, "_locks": {"pcall('HPEXPIRE',"}}
+# A queue whose settings cannot be read goes on settling, and old servers know no such command. A
+# key of another's beside the jobs, or a parent that cannot be told, must not hold up all of them.
+MAY_FAIL = {
+    "_queue": {"pcall('HMGET',"},
+    "_locks": {"pcall('HPEXPIRE',"},
+    "_try": {"pcall(...)"},
+    "_sweep": {"pcall(parent_of,"},
+}
 
 HEADER = """\
 -- move: put a job elsewhere.

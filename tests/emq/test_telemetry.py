@@ -334,3 +334,10 @@ def test_an_overload_is_told_of() -> None:
     assert list(heard) == [
         ("emq.connector.overload", {"commands": 3}, {"label": "valkey://h:1", "error": error})
     ]
+
+
+@pytest.mark.parametrize("items", ["abc", {"a": 1}, b"abc"])
+def test_one_payload_is_not_taken_for_many(queue: Queue, items: Any) -> None:
+    with pytest.raises(TypeError, match="collection"):
+        Telemetry().enqueue_many(queue, items)
+    assert queue.counts()["pending"] == 0

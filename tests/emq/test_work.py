@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
@@ -443,3 +444,13 @@ def test_telemetry_whose_end_fails_changes_no_outcome(caplog: pytest.LogCaptureF
     with Reporter(Fails(), "q", "w", lambda job: None).handling(held()):
         pass
     assert "a hook" in caplog.text
+
+
+@pytest.mark.parametrize("value", [10**30, 1e300, 10**9 + 1, -1, float("nan"), True, "1"])
+def test_seconds_are_as_many_as_a_wait_can_take(value: object) -> None:
+    with pytest.raises(ValueError, match="seconds, 0 to 10"):
+        check_seconds("drain_timeout", value)
+
+
+def test_a_watch_over_endless_leases_waits_for_no_longer_than_it_can() -> None:
+    assert Leases(Settings(lease_ms=2**53)).wake_at() < threading.TIMEOUT_MAX
