@@ -6,11 +6,6 @@ local function is_held(attempts, token)
   return attempts == token and token ~= '0'
 end
 
--- Whether its holder has settled it: the token counts until the next claim, the place does not.
-local function is_settled(state)
-  return state ~= 'active' and state ~= 'pending'
-end
-
 local function stale(verb, reason)
   return redis.error_reply('EMQSTALE ' .. verb .. ' ' .. reason)
 end

@@ -5,7 +5,6 @@
 -- `active`, or takes one out, counts. All that follows the jobs: a key of another's in its way
 -- keeps no job from moving, and a recount sets the count right.
 --
--- DERIVES base .. 'pending'
 -- DERIVES base .. 'g:' .. group .. ':pending'
 -- DERIVES base .. 'ring'
 -- DERIVES base .. 'paused'
@@ -75,18 +74,4 @@ local function lane_of(group)
   end
 
   return lane
-end
-
--- Let a job wait to be claimed: in its lane if it has one that is a set, else with the flat jobs.
-local function line_up(id, row, lane)
-  local laned = lane and try('ZADD', lane.key, '0', id)
-  if not laned then
-    redis.call('ZADD', base .. 'pending', '0', id)
-  end
-  redis.call('HSET', row, 'state', 'pending')
-  if laned then
-    lane.join_ring()
-  else
-    rouse()
-  end
 end

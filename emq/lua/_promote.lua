@@ -6,7 +6,7 @@
 -- INCLUDE clock
 -- INCLUDE places
 -- INCLUDE read
--- INCLUDE lanes
+-- INCLUDE line_up
 -- INCLUDE events
 
 -- Answers how many jobs were moved, and how many entries were looked at.

@@ -7,7 +7,7 @@
 -- INCLUDE clock
 -- INCLUDE places
 -- INCLUDE read
--- INCLUDE lanes
+-- INCLUDE line_up
 -- INCLUDE flows
 -- INCLUDE bury
 -- INCLUDE events

@@ -4,7 +4,8 @@
 -- ARGV[1] place  str  pending or schedule
 -- ARGV[2] limit  int  at most this many
 --
--- DERIVES base .. place
+-- DERIVES base .. 'pending'
+-- DERIVES base .. 'schedule'
 -- DERIVES base .. 'dead'
 -- DERIVES base .. 'job:' .. id
 --

@@ -16,7 +16,7 @@ local base = KEYS[1]
 -- INCLUDE held
 -- INCLUDE places
 -- INCLUDE read
--- INCLUDE lanes
+-- INCLUDE line_up
 -- INCLUDE events
 
 check_places('pending')

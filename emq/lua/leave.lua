@@ -13,7 +13,7 @@
 -- COST O(log n) in parked.
 
 local base = KEYS[1]
--- INCLUDE waiters
+-- INCLUDE parking
 
 local own = base .. 'rouse:' .. ARGV[1]
 unpark(ARGV[1])

@@ -15,6 +15,7 @@
 
 -- INCLUDE row
 -- INCLUDE held
+-- INCLUDE settled
 -- INCLUDE locks
 
 local token, ttl_ms = unpack(ARGV)

@@ -17,6 +17,7 @@
 
 -- INCLUDE row
 -- INCLUDE held
+-- INCLUDE settled
 
 local line, keep, token = unpack(ARGV)
 local job = redis.call('HMGET', row, 'attempts', 'state')

@@ -14,6 +14,7 @@
 
 -- INCLUDE row
 -- INCLUDE held
+-- INCLUDE settled
 -- INCLUDE events
 
 local text, token = unpack(ARGV)
@@ -29,5 +30,6 @@ if token and is_settled(state) then
   return stale('progress', 'state moved on')
 end
 redis.call('HSET', row, 'progress', text)
-publish('progress', id, 'progress', text)
+announces = '1' -- its listeners ask for it
+announce('progress', id, 'progress', text)
 return 1

@@ -16,7 +16,7 @@ local base = KEYS[1]
 -- INCLUDE clock
 -- INCLUDE places
 -- INCLUDE read
--- INCLUDE lanes
+-- INCLUDE line_up
 -- INCLUDE events
 
 local lapsed = redis.call(

@@ -28,7 +28,7 @@
 -- COST O(names * log n) in the places; O(r) in the ring for a laned job.
 
 local base = KEYS[1]
--- INCLUDE lanes
+-- INCLUDE line_up
 
 local mends = ARGV[1] == '1'
 local places = {

@@ -14,7 +14,7 @@
 
 -- INCLUDE row
 -- INCLUDE places
--- INCLUDE lanes
+-- INCLUDE line_up
 -- INCLUDE events
 
 local job = redis.call('HMGET', row, 'attempts', 'group', 'payload')

@@ -20,6 +20,7 @@ local base = KEYS[1]
 -- INCLUDE claim
 -- INCLUDE promote
 -- INCLUDE sweep
+-- INCLUDE parking
 
 local limit = 100
 local count, lease_ms, max_stalled, wait_ms, waiter = unpack(ARGV)
