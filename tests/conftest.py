@@ -35,8 +35,8 @@ settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "dev")
 )
 
-# A run in the background of a shell without job control starts with Ctrl-C ignored, and so would all
-# processes that tests start and interrupt.
+# A run in the background of a shell without job control starts with Ctrl-C ignored, and so would
+# all processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
