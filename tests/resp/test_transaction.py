@@ -240,7 +240,7 @@ def test_what_cannot_be_sent_is_told_before_anything_is(
 
 @pytest.mark.parametrize(
     "said",
-    ["PING", b"PING", bytearray(b"PING"), {"PING": 1}, 5, None, ("SET", "k", 1), lambda: None],
+    ["PING", b"PING", bytearray(b"PING"), {"PING": 1}, 5, None, ("SET", "k", 1), len],
     ids=repr,
 )
 @pytest.mark.parametrize("verb", ["transaction", "send"])
@@ -856,7 +856,9 @@ def test_a_plan_that_is_interrupted_half_way_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(
-    "watch", ["key", b"key", bytearray(b"key"), {"key": 1}, 5, None, iter(["key"])], ids=repr
+    "watch",
+    ["key", b"key", bytearray(b"key"), {"key": 1}, 5, None, iter(["key"])],
+    ids=lambda watch: type(watch).__name__,
 )
 def test_what_is_no_list_of_keys_is_refused(shell: Shell, server: Any, watch: Any) -> None:
     tap = Tap()
