@@ -589,7 +589,12 @@ class Queue:
         return self.connector.run(reads.dedup(self.keys, key))
 
     def set_events(self, enabled: bool) -> None:
-        """Let every transition of this queue be published, by all clients of this make, or not."""
+        """Let every transition of this queue be published, by all clients of this make, or not.
+
+        The names are added, scheduled, active, completed, failed (with `error` and `to`), delayed,
+        promoted, reaped, stalled (`to`), returned, removed, reprocessed, updated; and of the queue
+        itself paused, resumed, drained (`place`, `jobs`), obliterated.
+        """
         return self.connector.run(admin.set_events(self.keys, enabled))
 
     def publish(self, event: str, job_id: str | bytes, **more: str) -> int:
