@@ -801,3 +801,12 @@ def test_mint_is_not_asked_for_a_known_id(queues: Queues) -> None:
             raise AssertionError("nobody needs an id")
 
     assert queues(mint=Silent()).enqueue(b"p", job_id=ID).admitted
+
+
+def test_peek_shows_a_score_that_is_no_time(queue: Queue, keys: Keys) -> None:
+    """Somebody else's score is no reason to see nothing of the others."""
+    id = queue.enqueue(b"", delay_ms=60_000).job_id
+    other = queue.enqueue(b"", delay_ms=60_000).job_id
+    keys.admin.execute_command("ZADD", keys.base + "schedule", "inf", id)
+
+    assert [entry.job_id for entry in queue.peek("schedule")] == [other, id]

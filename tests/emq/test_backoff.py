@@ -103,3 +103,9 @@ def test_values_are_frozen_and_compare() -> None:
 
 def test_they_are_made_by_public_names() -> None:
     assert (emq.fixed, emq.exponential, emq.jitter) == (fixed, exponential, jitter)
+
+
+@pytest.mark.parametrize("inner", [5, None, "1s", fixed])
+def test_jitter_is_of_a_backoff(inner: Any) -> None:
+    with pytest.raises(TypeError, match=r"^inner is a Backoff, not "):
+        jitter(inner)

@@ -525,3 +525,14 @@ def test_a_function_that_yields_is_no_task(tasks: Tasks) -> None:
     with pytest.raises(TypeError, match="the function has a yield"):
         tasks.task(numbers)
     assert "numbers" not in tasks.names
+
+
+@pytest.mark.parametrize("queue", ["world", None, 5])
+def test_a_call_whose_queue_was_left_out_is_told_so(queue: Any) -> None:
+    tasks = Tasks()
+
+    @tasks.task
+    def greet(name: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"task greet: the queue goes first, not "):
+        greet.enqueue(queue, "world")
