@@ -9,10 +9,14 @@ Each row is one script, called `calls` times with the same keys and arguments, t
     cold EVALSHA  the digest from the start, as `eval` does: the first call misses, so it is sent
                   twice, with one SCRIPT LOAD between
 
-Every total is got three times: summed over what a connector wrote, read off the server's own
-`total_net_input_bytes`, and computed from the lengths of the parts alone. The three must agree to
-the byte, or the exit code is 1. The first row's body is made of the size asked for; the others are
-the bus's own scripts, called as the queue's verbs call them.
+Every total is got four times: summed over what a connector wrote, read off the server's own
+`total_net_input_bytes`, computed from the lengths of the parts alone, and added up by a ledger of
+what a tap saw. The four must agree to the byte, or the exit code is 1. The ledger says too of what
+kind the bytes of a call are. The first row's body is made of the size asked for; the others are the
+bus's own scripts, called as the queue's verbs call them.
+
+Below stands what one job costs from its enqueue to its completion, both ways, as the ledger has it
+by job: with a command for each of the three verbs, and with completion and the next claim in one.
 """
 
 from __future__ import annotations
@@ -27,10 +31,12 @@ from typing import Any, Final, TypeVar, cast
 import resp
 from emq.embedded import Embedded, EmbeddedError
 from emq.job import Item, Job
+from emq.lens import lens
 from emq.plans.work import leave, take
 from emq.queue import Queue
 from emq.scripts import FORGET, RECOUNT, REPAIR
-from resp import Arg, Command, Connector, Plan, Script, ScriptCall, encode_command
+from resp import Arg, Command, Connector, Plan, Script, ScriptCall, Tap, encode_command
+from resp.tap import Ledger, Scripts
 
 from .options import MOST_BODY, MOST_CALLS, up_to
 
@@ -39,6 +45,8 @@ T = TypeVar("T")
 _DIGEST: Final = 40
 _SLICE: Final = 1000  # commands a pipeline, at most ...
 _SLICE_BYTES: Final = 16 << 20  # ... and bytes: each must cross within the connector's timeout
+_TAPPED_BYTES: Final = 2 * MOST_BODY + _SLICE_BYTES  # a pipeline, and a SCRIPT LOAD
+_SCRIPTS: Final = Scripts([lens])  # whose headers tell a payload from other arguments
 _INFO: Final = ("INFO", "stats")
 _BAR: Final = 48  # characters
 
@@ -113,7 +121,13 @@ class Totals:
 
 @dataclass(frozen=True)
 class Row:
-    """One script's bytes, three times over, and what follows from them."""
+    """One script's bytes, four times over, and what follows from them.
+
+    Attributes:
+        computed, written, received, counted: By the closed form, the connector, the server, and the
+            ledger.
+        kinds: Bytes of one EVAL, one EVALSHA and the SCRIPT LOAD, by kind, as the ledger has them.
+    """
 
     script: str
     body: int
@@ -123,11 +137,15 @@ class Row:
     computed: Totals
     written: Totals
     received: Totals
+    counted: Totals
+    kinds: dict[str, dict[str, int]]
 
     @property
     def agrees(self) -> bool:
-        """Whether connector, server and closed form say the same."""
-        return self.computed == self.written == self.received
+        """Whether connector, server, closed form and ledger say the same."""
+        once = {verb: sum(kinds.values()) for verb, kinds in self.kinds.items()}
+        form = {"eval": self.form.eval, "evalsha": self.form.evalsha, "load": self.form.load}
+        return self.computed == self.written == self.received == self.counted and once == form
 
     @property
     def saved(self) -> float:
@@ -174,15 +192,35 @@ class _Meter:
         return written - self._written - self._own, received - self._received - self._own
 
 
-def _repeat(connector: Connector, command: Command, size: int, times: int) -> None:
+def _repeat(
+    connector: Connector, tap: Tap, ledger: Ledger, command: Command, size: int, times: int
+) -> None:
     """Send one command again and again; what it answers, an error too, is of no interest here."""
     most = max(1, min(_SLICE, _SLICE_BYTES // size))
     for start in range(0, times, most):
         connector.pipeline([command] * min(most, times - start))
+        _count(tap, ledger)
+
+
+def _count(tap: Tap, ledger: Ledger) -> None:
+    """Add what a tap holds, exchanges that have ended, to a ledger."""
+    for exchange in tap.exchanges():
+        ledger.add(exchange)
+    tap.clear()
+
+
+def _kinds(ledger: Ledger, calls: int) -> dict[str, int]:
+    """Bytes of one of `calls` equal calls, by kind."""
+    return {kind: both.up // calls for kind, both in ledger.by_kind.items() if both.up}
 
 
 def measure_script(
-    connector: Connector, script: Script, keys: Sequence[Arg], args: Sequence[Arg], calls: int
+    connector: Connector,
+    tap: Tap,
+    script: Script,
+    keys: Sequence[Arg],
+    args: Sequence[Arg],
+    calls: int,
 ) -> Row:
     """Call one script `calls` times in each of the three ways, and count."""
     key_sizes = [_size(key) for key in keys]
@@ -191,25 +229,31 @@ def measure_script(
     by_digest = ("EVALSHA", script.sha, len(keys), *keys, *args)
     call = script(keys, args)
     meter = _Meter(connector)
-    counted = []
+    ends = []
+    by_source, load, warm, cold = ledgers = [Ledger(_SCRIPTS) for _ in range(4)]
 
-    connector.command("SCRIPT", "FLUSH")
-    meter.start()
-    _repeat(connector, ("EVAL", script.source, len(keys), *keys, *args), form.eval, calls)
-    counted.append(meter.stop())
+    def start() -> None:
+        connector.command("SCRIPT", "FLUSH")
+        meter.start()
+        tap.clear()
 
-    connector.command("SCRIPT", "FLUSH")
-    meter.start()
+    start()
+    by_text = ("EVAL", script.source, len(keys), *keys, *args)
+    _repeat(connector, tap, by_source, by_text, form.eval, calls)
+    ends.append(meter.stop())
+
+    start()
     connector.command("SCRIPT", "LOAD", script.source)
-    _repeat(connector, by_digest, form.evalsha, calls)
-    counted.append(meter.stop())
+    _count(tap, load)
+    _repeat(connector, tap, warm, by_digest, form.evalsha, calls)
+    ends.append(meter.stop())
 
-    connector.command("SCRIPT", "FLUSH")
-    meter.start()
-    connector.pipeline([call])
-    _repeat(connector, call, form.evalsha, calls - 1)
-    counted.append(meter.stop())
+    start()
+    _repeat(connector, tap, cold, call, form.evalsha, 1)
+    _repeat(connector, tap, cold, call, form.evalsha, calls - 1)
+    ends.append(meter.stop())
 
+    sent = [ledger.total.up for ledger in ledgers]
     return Row(
         script=script.name,
         body=len(script.source),
@@ -217,8 +261,14 @@ def measure_script(
         args=arg_sizes,
         form=form,
         computed=form.totals(calls),
-        written=Totals(*(written for written, _ in counted)),
-        received=Totals(*(received for _, received in counted)),
+        written=Totals(*(written for written, _ in ends)),
+        received=Totals(*(received for _, received in ends)),
+        counted=Totals(sent[0], sent[1] + sent[2], sent[3]),
+        kinds={
+            "eval": _kinds(by_source, calls),
+            "evalsha": _kinds(warm, calls),
+            "load": _kinds(load, 1),
+        },
     )
 
 
@@ -296,19 +346,98 @@ def bus_calls() -> list[ScriptCall]:
     ]
 
 
-def measure(calls: int, body: int) -> list[Row]:
-    """The rows of the table, got from a private server."""
+@dataclass(frozen=True)
+class Life:
+    """What one job costs from its enqueue to its completion, its scripts loaded.
+
+    Attributes:
+        verbs: The queue's, in order.
+        payload: Bytes of its payload.
+        commands: For each job, where one follows another.
+        round_trips: The same.
+        up, down: Bytes of this job, sent and received, by the ledger.
+        steps: The scripts that moved it, with its bytes in each. Where a command completes one job
+            and claims the next, the request is of the first and the reply of the second.
+        agrees: Whether the connector counts as many bytes for each job.
+    """
+
+    verbs: list[str]
+    payload: int
+    commands: float
+    round_trips: float
+    up: int
+    down: int
+    steps: list[dict[str, Any]]
+    agrees: bool
+
+
+_JOBS: Final = [f"{_ID[:-1]}{digit}" for digit in range(8)]
+
+
+def measure_lives(connector: Connector, tap: Tap) -> list[Life]:
+    """Lead jobs through their lives, one after another, with three commands each and with two."""
+    queue = Queue(connector, _QUEUE)
+
+    def in_three(job_id: str, held: Job | None) -> Job | None:
+        queue.enqueue(_PAYLOAD, job_id=job_id)
+        queue.complete(cast(Job, queue.claim()))
+        return None
+
+    def in_two(job_id: str, held: Job | None) -> Job | None:
+        queue.enqueue(_PAYLOAD, job_id=job_id)
+        return queue.claim() if held is None else queue.complete_and_claim(held)
+
+    lives = []
+    for verbs, lead in (
+        (["enqueue", "claim", "complete"], in_three),
+        (["enqueue", "complete_and_claim"], in_two),
+    ):
+        held = None
+        for job_id in _JOBS[:2]:  # their calls load what the server does not have
+            held = lead(job_id, held)
+        tap.clear()
+        before = connector.stats()
+        for job_id in _JOBS[2:]:
+            held = lead(job_id, held)
+        after = connector.stats()
+        ledger = Ledger(lenses=[lens])
+        _count(tap, ledger)
+        if held is not None:
+            queue.complete(held)
+        jobs = len(_JOBS) - 2
+        cost = ledger.subject(_JOBS[3])  # neither the first nor the last
+        lives.append(
+            Life(
+                verbs=verbs,
+                payload=len(_PAYLOAD),
+                commands=ledger.total.exchanges / jobs,
+                round_trips=ledger.total.round_trips / jobs,
+                up=cost.up,
+                down=cost.down,
+                steps=[step._asdict() for step in cost.steps],
+                agrees=(cost.up * jobs, cost.down * jobs)
+                == tuple(int(after[way]) - int(before[way]) for way in ("bytes_out", "bytes_in")),
+            )
+        )
+    return lives
+
+
+def measure(calls: int, body: int) -> tuple[list[Row], list[Life]]:
+    """The rows of the table, and what jobs cost, got from a private server."""
     bus = bus_calls()
     # The body that was asked for is called with what a completion needs: its keys, id and token.
     shape = next(call for call in bus if call.script.name == "complete")
-    with Embedded() as server, resp.connect(server.url) as connector:
-        return [
-            measure_script(connector, script, call.keys, call.args, calls)
+    tap = Tap(max_bytes=_TAPPED_BYTES)
+    with Embedded() as server, resp.connect(server.url, tap=tap) as connector:
+        lives = measure_lives(connector, tap)
+        rows = [
+            measure_script(connector, tap, script, call.keys, call.args, calls)
             for script, call in [
                 (sized_script(body), shape),
                 *((call.script, call) for call in bus),
             ]
         ]
+    return rows, lives
 
 
 _HEADINGS: Final = (
@@ -339,18 +468,50 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def table(rows: Sequence[Row], calls: int) -> str:
-    """The rows as text, with bars of what one call sends."""
-    cells = [_HEADINGS, *map(_cells, rows)]
+def _columns(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells, the first one to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [f"Bytes that a client sends: {calls:,} calls of each script", ""]
-    for cell in cells:
-        name, *numbers = (
-            text.ljust(width) if at == 0 else text.rjust(width)
+    return [
+        "  ".join(
+            text.rjust(width) if at else text.ljust(width)
             for at, (text, width) in enumerate(zip(cell, widths, strict=True))
-        )
-        lines.append("  ".join((name, *numbers)))
+        ).rstrip()
+        for cell in cells
+    ]
 
+
+def _kinds_table(rows: Sequence[Row]) -> list[str]:
+    """What one EVALSHA of each script is made of."""
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row.kinds["evalsha"]))
+    cells = [("script", *kinds, "all")]
+    for row in rows:
+        sizes = row.kinds["evalsha"]
+        counts = [f"{sizes[kind]:,}" if kind in sizes else "" for kind in kinds]
+        cells.append((row.script, *counts, f"{sum(sizes.values()):,}"))
+    return _columns(cells)
+
+
+def _lives_table(lives: Sequence[Life]) -> list[str]:
+    cells: list[Sequence[str]] = [("verbs", "commands", "round trips", "up", "down", "both")]
+    for life in lives:
+        counts = f"{life.commands:g}", f"{life.round_trips:g}"
+        sizes = f"{life.up:,}", f"{life.down:,}", f"{life.up + life.down:,}"
+        cells.append((", ".join(life.verbs), *counts, *sizes))
+        for step in life.steps:
+            up, down = step["up"], step["down"]
+            cells.append((f"  {step['name']}", "", "", f"{up:,}", f"{down:,}", f"{up + down:,}"))
+    return _columns(cells)
+
+
+def table(rows: Sequence[Row], lives: Sequence[Life], calls: int) -> str:
+    """The rows as text, with bars of what one call sends."""
+    lines = [
+        f"Bytes that a client sends: {calls:,} calls of each script",
+        "",
+        *_columns([_HEADINGS, *map(_cells, rows)]),
+    ]
+
+    width = max(len(row.script) for row in rows)
     longest = max(row.form.eval for row in rows)
     lines += ["", "Bytes a call"]
     for row in rows:
@@ -359,7 +520,15 @@ def table(rows: Sequence[Row], calls: int) -> str:
             ("", "EVALSHA", row.form.evalsha),
         ):
             bar = "#" * max(1, round(_BAR * size / longest))
-            lines.append(f"{name:{widths[0]}}  {verb:7}  {bar} {size:,}")
+            lines.append(f"{name:{width}}  {verb:7}  {bar} {size:,}")
+
+    lines += ["", "Bytes of one EVALSHA, by kind", "", *_kinds_table(rows)]
+    lines += [
+        "",
+        f"Bytes of a job's life, with a payload of {lives[0].payload}, its scripts loaded",
+        "",
+        *_lives_table(lives),
+    ]
 
     lines += [
         "",
@@ -369,12 +538,17 @@ def table(rows: Sequence[Row], calls: int) -> str:
     ]
     wrong = [row for row in rows if not row.agrees]
     if not wrong:
-        lines.append("what connectors wrote = what the server received = closed form, to the byte")
+        lines.append(
+            "what connectors wrote = what the server received = closed form = ledger, to the byte"
+        )
     for row in wrong:
         lines.append(
             f"{row.script}: NOT EQUAL: written {row.written}, received {row.received}, "
-            f"computed {row.computed}"
+            f"computed {row.computed}, counted {row.counted}"
         )
+    for life in lives:
+        if not life.agrees:
+            lines.append(f"{', '.join(life.verbs)}: NOT EQUAL: the connector counts other bytes")
     return "\n".join(lines)
 
 
@@ -455,7 +629,7 @@ def chart(rows: Sequence[Row], calls: int, path: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Count, print, and answer 0 if connector, server and closed form agree."""
+    """Count, print, and answer 0 if connector, server, closed form and ledger agree."""
     parser = argparse.ArgumentParser(
         prog="python -m bench bytes",
         description="EVAL every time against EVALSHA after one SCRIPT LOAD, counted to the byte.",
@@ -471,7 +645,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
 
     try:
-        rows = measure(options.calls, options.body)
+        rows, lives = measure(options.calls, options.body)
     except (EmbeddedError, resp.TransportError) as error:
         print(f"bench bytes: {error}", file=sys.stderr)
         return 3
@@ -480,11 +654,13 @@ def main(argv: Sequence[str]) -> int:
             "calls": options.calls,
             "body": options.body,
             "rows": [row.as_json() for row in rows],
+            "lives": [asdict(life) for life in lives],
         }
         print(json.dumps(document, indent=2))
     else:
-        print(table(rows, options.calls))
-    code = 0 if all(row.agrees for row in rows) else 1
+        print(table(rows, lives, options.calls))
+    agree = [row.agrees for row in rows] + [life.agrees for life in lives]
+    code = 0 if all(agree) else 1
     if options.svg:
         try:
             chart(rows, options.calls, options.svg)

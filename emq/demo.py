@@ -12,7 +12,6 @@ import re
 import secrets
 import socketserver
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -34,11 +33,13 @@ from resp import (
     connect,
     parse_url,
 )
+from resp.tap import Ledger
 
 from .embedded import Embedded
 from .errors import EmqError, JobGone, StaleToken, escaped
 from .fence import fence
 from .job import Job
+from .lens import lens
 from .output import stdout, write
 from .plans import jobs
 from .queue import Queue
@@ -48,6 +49,8 @@ _MAX_ATTEMPTS: Final = 2
 _RETRY_MS: Final = 60_000
 _SHOWN: Final = 320  # characters of a frame; the middle of a longer one is left out
 _WIDTH: Final = 78  # characters of a frame on one line
+_BAR: Final = 24  # characters of the bar of all that crossed
+_LIFE_BYTES: Final = 500  # what a job may cost from its enqueue to its completion, both ways
 _WORKER_A, _WORKER_B, _REAPER = "worker A", "worker B", "reaper"
 
 
@@ -618,26 +621,50 @@ def _names(sent: list[bytes]) -> list[str]:
 
 
 def count_the_bytes(stage: Stage) -> None:
-    """Part 4: everything that crossed, by kind, and checked against both ends' own counts."""
+    """Part 4: what one job cost, and everything that crossed, checked against both ends' counts."""
     report = stage.report
-    stage.clean()
     report.part("Bytes on the wire")
-    kinds = Kinds(stage.keys.base.encode())
-    streams: dict[tuple[int, bool], bytearray] = {}
-    for record in stage.tap:
-        streams.setdefault((record.connection, record.sent), bytearray()).extend(record.data)
-    for (_, outgoing), stream in streams.items():
-        add = kinds.add_sent if outgoing else kinds.add_received
-        add(bytes(stream))
+    report.scene("One job more, its scripts loaded")
+    for _ in range(2):  # the first one loads what the server does not have any more
+        job_id = stage.enqueue()
+        job = stage.queues[_WORKER_A].claim()
+        if job is not None:
+            stage.queues[_WORKER_A].complete(job)
+    ledger = Ledger(lenses=[lens])
+    for exchange in stage.tap.exchanges():
+        ledger.add(exchange)
 
-    rows = [kind for kind in _KINDS if kinds.sent[kind] or kinds.received[kind]]
-    report.line(f"{'kind':<16}{'sent':>10}{'received':>10}")
-    for kind in rows:
-        report.line(f"{kind:<16}{kinds.sent[kind]:>10,}{kinds.received[kind]:>10,}")
-    sent, received = kinds.sent.total(), kinds.received.total()
-    report.line(f"{'total':<16}{sent:>10,}{received:>10,}")
-    report.fact("sent", {**{kind: kinds.sent[kind] for kind in rows}, "total": sent})
-    report.fact("received", {**{kind: kinds.received[kind] for kind in rows}, "total": received})
+    life = ledger.subject(job_id)
+    rows = [(step.name, step.up, step.down) for step in life.steps]
+    _tell_bytes(report, job_id, rows, life.up, life.down)
+    report.fact(
+        "job",
+        {
+            "commands": life.exchanges,
+            "round_trips": life.round_trips,
+            "sent": life.up,
+            "received": life.down,
+            "steps": [step._asdict() for step in life.steps],
+        },
+    )
+    report.verdict(
+        f"its whole life was {life.exchanges} commands, {life.round_trips} round trips and "
+        f"{life.size} bytes, at most {_LIFE_BYTES}",
+        [step.name for step in life.steps] == ["enqueue", "claim", "complete"]
+        and life.exchanges == life.round_trips == 3
+        and life.size <= _LIFE_BYTES,
+    )
+
+    report.scene("All that crossed in this demo")
+    kinds = [(kind, *both) for kind, both in ledger.by_kind.items() if any(both)]
+    sent, received = sum(up for _, up, _ in kinds), sum(down for _, _, down in kinds)
+    _tell_bytes(report, "kind", kinds, sent, received)
+    report.fact("sent", {**{kind: up for kind, up, _ in kinds}, "total": sent})
+    report.fact("received", {**{kind: down for kind, _, down in kinds}, "total": received})
+    report.scene("The same by script, its loads included")
+    scripts = [(name, cost.up, cost.down) for name, cost in ledger.by_script.items()]
+    _tell_bytes(report, "script", scripts, sent, received)
+    report.fact("scripts", {name: {"sent": up, "received": down} for name, up, down in scripts})
     written, read = (
         sum(int(connector.stats()[way]) for connector in stage.connectors)
         for way in ("bytes_out", "bytes_in")
@@ -656,81 +683,13 @@ def count_the_bytes(stage: Stage) -> None:
         )
 
 
-_KINDS: Final = (
-    "framing",
-    "command names",
-    "digests",
-    "script bodies",
-    "keys",
-    "arguments",
-    "payloads",
-    "values",
-    "errors",
-)
-_DIGEST: Final = re.compile(rb"[0-9a-f]{40}")
-
-
-class Kinds:
-    """Bytes by what they are. Every byte is of one kind, so the kinds add up to the whole.
-
-    Args:
-        base: What the queue's keys begin with.
-    """
-
-    def __init__(self, base: bytes) -> None:
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-        self._base = base
-
-    def add_sent(self, stream: bytes) -> None:
-        """Count whole commands."""
-        framing = len(stream)
-        for words in _commands(stream):
-            name = _name(words)
-            for at, word in enumerate(words):
-                self.sent[self._kind_of_word(name, at, word)] += len(word)
-                framing -= len(word)
-        self.sent["framing"] += framing
-
-    def _kind_of_word(self, name: str, at: int, word: bytes) -> str:
-        if at <= name.count(" "):
-            return "command names"
-        if name == "EVALSHA" and at == 1:
-            return "digests"
-        if name == "SCRIPT LOAD":
-            return "script bodies"
-        if word.startswith(self._base):
-            return "keys"
-        return "payloads" if word == _PAYLOAD else "arguments"
-
-    def add_received(self, stream: bytes) -> None:
-        """Count whole replies."""
-        for kind, content, framing in _tokens(stream):
-            self.received["framing"] += framing
-            self.received[kind] += len(content)
-
-
-def _tokens(stream: bytes) -> Iterator[tuple[str, bytes, int]]:
-    """The pieces of a stream of replies: what they are, their content, and the framing around."""
-    at = 0
-    while at < len(stream):
-        end = stream.index(b"\r\n", at)
-        mark, line = stream[at : at + 1], stream[at + 1 : end]
-        framing = end + 2 - at
-        at = end + 2
-        if mark in b"*%~>|":
-            yield "values", b"", framing
-        elif mark in b"$!=" and line != b"-1":
-            content = stream[at : at + int(line)]
-            at += len(content) + 2
-            yield _kind_of_content(mark, content), content, framing + 2
-        else:
-            yield _kind_of_content(mark, line), line, framing - len(line)
-
-
-def _kind_of_content(mark: bytes, content: bytes) -> str:
-    if mark in b"-!":
-        return "errors"
-    if _DIGEST.fullmatch(content):
-        return "digests"
-    return "payloads" if content == _PAYLOAD else "values"
+def _tell_bytes(
+    report: Report, heading: str, rows: list[tuple[str, int, int]], sent: int, received: int
+) -> None:
+    """Print what was sent and received, by row, with each row's part of what crossed."""
+    report.line(f"{heading:<28}{'sent':>10}{'received':>10}{'share':>8}")
+    for name, up, down in rows:
+        share = (up + down) / max(1, sent + received)
+        bar = "#" * round(_BAR * share)
+        report.line(f"{name:<28}{up:>10,}{down:>10,}{share:>8.1%}  {bar}".rstrip())
+    report.line(f"{'total':<28}{sent:>10,}{received:>10,}")

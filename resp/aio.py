@@ -384,6 +384,8 @@ class _Link(asyncio.Protocol):
         if self.protocol.broken is None and self._tls is not None and transport is not None:
             transport.write(self._tls.close())
         self.protocol.end(reason, cause)
+        if self._tap is not None:
+            self._tap.closed(self._number, reason)
         for timer in (self._alarm, self._pulse):
             if timer is not None:
                 timer.cancel()

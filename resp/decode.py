@@ -162,7 +162,7 @@ class Pairs(list[tuple[Reply, Reply]]):
         return f"Pairs({super().__repr__()})"
 
 
-class _Malformed(Exception):
+class Malformed(Exception):
     """What is wrong with a token, and where in the buffer if that is not the token's start."""
 
     def __init__(self, message: str, at: int | None = None) -> None:
@@ -185,8 +185,8 @@ _NAN: Final = re.compile(rb"-?(?:nan|NAN)(?:\([0-9A-Za-z_]*\))?")
 _INFINITIES: Final = {b"inf": math.inf, b"-inf": -math.inf}
 _BOOLS: Final = {b"t": True, b"f": False}
 _ESCAPE: Final = "surrogateescape"
-_STRAY: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
-_STRAY_TOLD: Final = "a CR or LF inside a line"
+STRAY: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
+STRAY_TOLD: Final = "a CR or LF inside a line"
 
 # sys.set_int_max_str_digits() goes down to 640 digits; below that, int() of digits cannot fail.
 _SAFE_DIGITS: Final = 600
@@ -194,7 +194,7 @@ _SAFE_DIGITS: Final = 600
 
 def _simple(line: bytes) -> str:
     if b"\r" in line or b"\n" in line:
-        raise _Malformed(_STRAY_TOLD)
+        raise Malformed(STRAY_TOLD)
     return line.decode("utf-8", _ESCAPE)
 
 
@@ -215,7 +215,7 @@ def _integer(line: bytes) -> int:
         return int(line)
     # int() alone takes " 5", "1_000" and, from a str, Arabic digits.
     if not _INTEGER.fullmatch(line):
-        raise _Malformed("not an integer")
+        raise Malformed("not an integer")
     return int(line) if len(line) <= _SAFE_DIGITS else _long_integer(line)
 
 
@@ -244,18 +244,18 @@ def _double(line: bytes) -> float:
         return _INFINITIES[line]
     elif _NAN.fullmatch(line):
         return math.nan
-    raise _Malformed("not a double")
+    raise Malformed("not a double")
 
 
 def _bool(line: bytes) -> bool:
     if line not in _BOOLS:
-        raise _Malformed("not a boolean")
+        raise Malformed("not a boolean")
     return _BOOLS[line]
 
 
 def _null(line: bytes) -> None:
     if line:
-        raise _Malformed("a null with something in it")
+        raise Malformed("a null with something in it")
 
 
 # Blobs: from the bytes that a length announced to a reply.
@@ -267,7 +267,7 @@ def _blob_error(blob: bytes) -> ErrorReply:
 
 def _verbatim(blob: bytes) -> Verbatim:
     if blob[3:4] != b":":
-        raise _Malformed("a verbatim string without a format")
+        raise Malformed("a verbatim string without a format")
     return Verbatim(blob[4:], blob[:3].decode("utf-8", _ESCAPE))
 
 
@@ -317,7 +317,7 @@ def _push(items: list[Reply]) -> Push:
     if isinstance(kind, bytes):
         kind = kind.decode("utf-8", _ESCAPE)
     elif not isinstance(kind, str):
-        raise _Malformed("a push whose kind is no string")
+        raise Malformed("a push whose kind is no string")
     return Push(kind, rest)
 
 
@@ -336,7 +336,7 @@ _CHUNK: Final = ord(";")
 _COLON: Final = ord(":")
 _END: Final = ord(".")
 
-_LINES: Final[dict[int, Callable[[bytes], Reply]]] = {
+LINES: Final[dict[int, Callable[[bytes], Reply]]] = {
     ord("+"): _simple,
     ord("-"): _error,
     ord(":"): _integer,
@@ -345,7 +345,7 @@ _LINES: Final[dict[int, Callable[[bytes], Reply]]] = {
     ord("#"): _bool,
     ord("_"): _null,
 }
-_BLOBS: Final[dict[int, Callable[[bytes], Reply]]] = {
+BLOBS: Final[dict[int, Callable[[bytes], Reply]]] = {
     _BULK: bytes,
     ord("!"): _blob_error,
     _VERBATIM: _verbatim,
@@ -359,7 +359,7 @@ _AGGREGATES: Final[dict[int, Callable[[list[Reply]], Reply]]] = {
 }
 _NULLABLE: Final = frozenset({_BULK, _ARRAY})
 _STREAMED: Final = frozenset({_BULK, _ARRAY, _MAP, _SET})
-_MARKS: Final = frozenset({*_LINES, *_BLOBS, *_AGGREGATES, _CHUNK, _END})
+_MARKS: Final = frozenset({*LINES, *BLOBS, *_AGGREGATES, _CHUNK, _END})
 _NO_ITEM: Final = frozenset({_ATTRIBUTE, _CHUNK, _END})
 _WIDTH: Final = {_ARRAY: 1, _MAP: 2, _SET: 1, _PUSH: 1, _ATTRIBUTE: 2}
 """Items for one of what an aggregate's header counts."""
@@ -651,7 +651,7 @@ class Decoder:
                     self._parts.append(buffer[position:])
                     break
                 position = after
-        except _Malformed as malformed:
+        except Malformed as malformed:
             at = position if malformed.at is None else malformed.at
             self._fail(malformed.message, self._base + at)
             return
@@ -689,34 +689,34 @@ class Decoder:
         """Take one token. Answer where the next one starts, or 0 if this one is not complete."""
         mark = buffer[position]
         if mark not in _MARKS:
-            raise _Malformed("an unknown type")
+            raise Malformed("an unknown type")
         if (mark == _CHUNK) is not (self._text is not None):
-            raise _Malformed("a chunk outside a streamed string, or something else inside one")
+            raise Malformed("a chunk outside a streamed string, or something else inside one")
         if (
             self._left < 0
             and self._kind != _TOP
             and len(self._items) >= self._max_elements
             and mark not in _NO_ITEM
         ):
-            raise _Malformed("more items than max_elements")
+            raise Malformed("more items than max_elements")
         eol = buffer.find(b"\r\n", position + 1, position + self._max_line + 3)
         if eol < 0:
             self._wait_for_line(buffer, position)
             return 0
         line = buffer[position + 1 : eol]
         try:
-            convert = _LINES.get(mark)
+            convert = LINES.get(mark)
             if convert is not None:
                 self._add(convert(line))
                 return eol + 2
             if mark == _END:
                 self._end(line)
                 return eol + 2
-            length = _length(line, mark)
-        except _Malformed:
-            stray = _STRAY.search(buffer, position + 1, eol + 1)
+            length = length_of(line, mark)
+        except Malformed:
+            stray = STRAY.search(buffer, position + 1, eol + 1)
             if stray:
-                raise _Malformed(_STRAY_TOLD, stray.start()) from None
+                raise Malformed(STRAY_TOLD, stray.start()) from None
             raise
         if mark in _AGGREGATES:
             self._open(mark, length, position)
@@ -726,12 +726,12 @@ class Decoder:
     def _wait_for_line(self, buffer: bytes, position: int) -> None:
         """Look at a line that has no end yet, and say what would make another look worth while."""
         start = position + 1
-        stray = _STRAY.search(buffer, start, start + self._max_line + 2)
+        stray = STRAY.search(buffer, start, start + self._max_line + 2)
         if stray and stray.start() <= start + self._max_line:
-            raise _Malformed(_STRAY_TOLD, stray.start())
+            raise Malformed(STRAY_TOLD, stray.start())
         ends_in_cr = len(buffer) > start and buffer[-1] == _CR
         if len(buffer) - start - ends_in_cr > self._max_line:
-            raise _Malformed("a line of more than max_line bytes", start + self._max_line)
+            raise Malformed("a line of more than max_line bytes", start + self._max_line)
         self._in_line = not ends_in_cr
         self._need = len(buffer) - position + 1 if ends_in_cr else self._max_line + 2
 
@@ -747,12 +747,12 @@ class Decoder:
             self._add(bytes(text or b""))
             return start
         if length + len(self._text or b"") > self._max_bulk:
-            raise _Malformed("a blob of more than max_bulk bytes")
+            raise Malformed("a blob of more than max_bulk bytes")
         if mark == _VERBATIM and length < 4:
-            raise _Malformed("a verbatim string without a format")
+            raise Malformed("a verbatim string without a format")
         stop = start + length
         if len(buffer) > stop and buffer[stop] != _CR:
-            raise _Malformed("a blob that does not end with CRLF", stop)
+            raise Malformed("a blob that does not end with CRLF", stop)
         if len(buffer) < stop + 2:
             # The CR is looked at as soon as it is there; a length that is wrong shows in it.
             self._need = stop + (1 if len(buffer) <= stop else 2) - position
@@ -760,12 +760,12 @@ class Decoder:
                 self._blob = start - position, length
             return 0
         if buffer[stop + 1] != _LF:
-            raise _Malformed("a blob that does not end with CRLF", stop + 1)
+            raise Malformed("a blob that does not end with CRLF", stop + 1)
         blob = buffer[start:stop]
         if self._text is not None:
             self._text += blob
         else:
-            self._add(_BLOBS[mark](blob))
+            self._add(BLOBS[mark](blob))
         return stop + 2
 
     def _open(self, mark: int, length: int, position: int) -> None:
@@ -774,19 +774,19 @@ class Decoder:
             return
         if mark == _PUSH:
             if self._stack:
-                raise _Malformed("a push inside another reply", position)
+                raise Malformed("a push inside another reply", position)
             if not length:
-                raise _Malformed("a push without a kind", position)
+                raise Malformed("a push without a kind", position)
             self._push_at = self._base + position
         left = length if length == _STREAM else length * _WIDTH[mark]
         if left > self._max_elements:
-            raise _Malformed("more items than max_elements", position)
+            raise Malformed("more items than max_elements", position)
         if len(self._stack) >= self._max_depth:
-            raise _Malformed("more aggregates inside each other than max_depth", position)
+            raise Malformed("more aggregates inside each other than max_depth", position)
         if mark == _ATTRIBUTE and not self._stack:
             notes = self._notes.get(len(self._queue) + len(self._out), [])
             if len(notes) + left > self._max_elements:
-                raise _Malformed("more attributes before one reply than max_elements", position)
+                raise Malformed("more attributes before one reply than max_elements", position)
         self._stack.append((self._items, self._left, self._kind))
         self._items, self._left, self._kind = [], left, mark
         if not left:
@@ -794,16 +794,16 @@ class Decoder:
 
     def _end(self, line: bytes) -> None:
         if line:
-            raise _Malformed("an end with something in it")
+            raise Malformed("an end with something in it")
         if self._kind == _TOP or self._left >= 0:
-            raise _Malformed("an end without a streamed aggregate")
+            raise Malformed("an end without a streamed aggregate")
         items = self._items
         if self._dangling is not None:
             where, count = self._dangling
             if where is items and count == len(items):
-                raise _Malformed("an attribute without its value")
+                raise Malformed("an attribute without its value")
         if self._kind == _MAP and len(items) % 2:
-            raise _Malformed("a key without its value")
+            raise Malformed("a key without its value")
         self._close()
 
     # Bursts: many tokens at once, where the bytes are as they are nearly always. A burst takes only
@@ -824,7 +824,7 @@ class Decoder:
                 return position
             line = buffer[position:eol]
         after = position
-        if buffer[position] in _LINES:
+        if buffer[position] in LINES:
             after = self._burst_of_equal_lines(buffer, position)
         elif buffer[position] == _BULK:
             size = _bulk_size(line)
@@ -849,8 +849,8 @@ class Decoder:
         if not buffer.startswith(line, after):
             return position
         try:
-            value = _LINES[line[0]](line[1:-2])
-        except _Malformed:
+            value = LINES[line[0]](line[1:-2])
+        except Malformed:
             return position
         room = self._left if self._left > 0 else len(buffer)
         start = position
@@ -970,8 +970,8 @@ class Decoder:
                 return
             try:
                 self._items.append(_AGGREGATES[kind](items))
-            except _Malformed as malformed:  # a push, and so not inside anything
-                raise _Malformed(malformed.message, self._push_at - self._base) from None
+            except Malformed as malformed:  # a push, and so not inside anything
+                raise Malformed(malformed.message, self._push_at - self._base) from None
             self._left -= 1
             if self._left:
                 return
@@ -1109,10 +1109,10 @@ def _walk(tokens: list[bytes], room: int, max_depth: int) -> tuple[list[Reply], 
             line = token[1:]
             if mark == _COLON and len(line) < 19 and line.isdigit() and line[0] != _ZERO:
                 items.append(int(line))
-            elif mark in _LINES:
+            elif mark in LINES:
                 try:
-                    items.append(_LINES[mark](line))
-                except _Malformed:
+                    items.append(LINES[mark](line))
+                except Malformed:
                     unread = 1
                     break
             else:
@@ -1189,11 +1189,11 @@ def _block(tokens: list[bytes], start: int, stride: int, skip: int, count: int) 
             try:
                 columns.append(
                     [
-                        _SCALARS[line] if line in _SCALARS else _LINES[line[0]](line[1:])
+                        _SCALARS[line] if line in _SCALARS else LINES[line[0]](line[1:])
                         for line in heads
                     ]
                 )
-            except (KeyError, IndexError, _Malformed):
+            except (KeyError, IndexError, Malformed):
                 return []
         left -= 1
         while not left:
@@ -1235,12 +1235,12 @@ def _cells(sizes: tuple[int, ...], between: tuple[int, ...], width: int) -> Stru
     return Struct("".join(f"{cell}s" for cell in cells[:-1]))
 
 
-def _length(line: bytes, mark: int) -> int:
+def length_of(line: bytes, mark: int) -> int:
     """Read the length in a header."""
     if line == b"-1" and mark in _NULLABLE:
         return _NULL
     if line == b"?" and mark in _STREAMED:
         return _STREAM
     if not _LENGTH.fullmatch(line):
-        raise _Malformed("not a length")
+        raise Malformed("not a length")
     return int(line[:_LENGTH_DIGITS])

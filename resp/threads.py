@@ -395,6 +395,8 @@ class _Link:
         """Nothing more is sent or received; everybody is told."""
         with self._mutex:
             self._end(reason, cause)
+        if self._tap is not None:
+            self._tap.closed(self._number, reason)
 
     def forget(self) -> None:
         """In a forked child: close its descriptor, and nothing of the connection, its parent's."""

@@ -57,9 +57,9 @@ def test_wheel_holds_every_module_every_script_and_the_type_markers(wheel: Path)
 
     lua = _files("emq", "*.lua")
     assert lua, "the tree holds no Lua"
-    assert held == (
-        _files("resp", "*.py") | _files("emq", "*.py") | lua | {"resp/py.typed", "emq/py.typed"}
-    )
+    page = {f"resp/tap/page.{kind}" for kind in ("html", "css", "js")}
+    modules = _files("resp", "*.py") | _files("emq", "*.py")
+    assert held == modules | lua | page | {"resp/py.typed", "emq/py.typed"}
 
 
 def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The byte table: exact, repeatable, and the same by three ways of counting."""
+"""The byte table: exact, repeatable, and the same by four ways of counting."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bench.bytes import ClosedForm, bulk, bus_calls, frame, main, sized_script
 from emq import scripts
 from emq.embedded import EmbeddedError
 from resp import encode_command
+from resp.tap import Cost, Exchange, Ledger
 
 # Made anew with `python -m bench bytes --json > tests/data/bytes.json`, when a script has changed.
 _EXPECTED: Final = Path(__file__).parents[1] / "data" / "bytes.json"
@@ -75,8 +76,61 @@ def test_a_count_that_is_off_by_one_is_an_error(
     assert "NOT EQUAL" in capsys.readouterr().out
 
 
+def test_a_byte_that_the_ledger_misses_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Forgetful(Ledger):
+        def add(self, exchange: Exchange) -> None:
+            if exchange.number % 100:
+                super().add(exchange)
+
+    monkeypatch.setattr(module, "Ledger", Forgetful)
+    assert main(["--calls", "60"]) == 1
+    out = capsys.readouterr().out
+    assert "NOT EQUAL: written" in out
+    assert "to the byte" not in out
+
+
+def test_a_life_with_a_byte_too_many_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = Ledger.subject
+
+    def generous(ledger: Ledger, name: str) -> Cost:
+        cost = real(ledger, name)
+        return cost._replace(up=cost.up + 1)
+
+    monkeypatch.setattr(Ledger, "subject", generous)
+    assert main(["--calls", "1"]) == 1
+    assert "enqueue, claim, complete: NOT EQUAL" in capsys.readouterr().out
+
+
+def test_kinds_of_a_call_add_up_and_tell_the_payload() -> None:
+    rows = {row["script"]: row for row in json.loads(_EXPECTED.read_text())["rows"]}
+    for row in rows.values():
+        for verb, size in row["per_call"].items():
+            assert sum(row["kinds"][verb].values()) == size
+    kinds = rows["enqueue"]["kinds"]
+    assert kinds["evalsha"]["payloads"] == len(module._PAYLOAD)
+    assert kinds["evalsha"]["digests"] == 40
+    assert kinds["eval"]["script bodies"] == kinds["load"]["script bodies"] > 0
+
+
+def test_a_life_is_three_commands_or_two() -> None:
+    three, two = json.loads(_EXPECTED.read_text())["lives"]
+    assert (three["commands"], three["round_trips"]) == (3, 3)
+    assert (two["commands"], two["round_trips"]) == (2, 2)
+    assert [step["name"] for step in three["steps"]] == ["enqueue", "claim", "complete"]
+    for life in (three, two):
+        for way in ("up", "down"):
+            assert sum(step[way] for step in life["steps"]) == life[way]
+    # The two of its payload, and no more than 400 bytes beside it.
+    for life in (three, two):
+        assert life["up"] + life["down"] - 2 * life["payload"] <= 400
+
+
 def test_chart_is_drawn_and_is_repeatable(tmp_path: Path) -> None:
-    rows = module.measure(10, 800)
+    rows, _ = module.measure(10, 800)
     for name in ("one.svg", "two.svg"):
         module.chart(rows, 10, str(tmp_path / name))
 

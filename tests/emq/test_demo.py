@@ -7,17 +7,16 @@ import json
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import resp
 from emq import demo as module
 from emq.cli import main
-from emq.demo import Kinds, Report, demo
+from emq.demo import Report, demo
 from emq.errors import EmqError
 from emq.job import Job
 from emq.keyspace import VERSION_KEY
 from emq.queue import Queue
+from resp.tap import Exchange, Ledger
 from tests.conftest import Server
 
 _TITLES: Final = [
@@ -118,6 +117,17 @@ def test_kinds_add_up_to_the_wire(private: dict[str, Any]) -> None:
         assert sum(kinds.values()) == total == facts["connectors"][counter]
     assert facts["server"]["sent_to_it"] == facts["server"]["total_net_input_bytes"]
     assert min(facts["sent"][kind] for kind in ("digests", "script bodies", "keys", "payloads")) > 0
+    for way in ("sent", "received"):
+        assert sum(script[way] for script in facts["scripts"].values()) == facts[way]["total"]
+
+
+def test_a_job_is_three_commands_and_its_bytes_are_told(private: dict[str, Any]) -> None:
+    job = private["parts"][3]["facts"]["job"]
+    assert (job["commands"], job["round_trips"]) == (3, 3)
+    assert [step["name"] for step in job["steps"]] == ["enqueue", "claim", "complete"]
+    assert sum(step["up"] for step in job["steps"]) == job["sent"]
+    assert sum(step["down"] for step in job["steps"]) == job["received"]
+    assert job["sent"] + job["received"] <= 500
 
 
 def test_a_given_server_is_left_as_it_was(
@@ -203,7 +213,7 @@ def test_an_unfenced_complete_is_noticed(
     assert "byte for byte: DOES NOT HOLD" in out
     assert "as one EVALSHA, the job is handled once (worker A): DOES NOT HOLD" in out
     assert "a hit is one EVALSHA and its reply: DOES NOT HOLD" in out
-    assert "14 of 14" not in out
+    assert "15 of 15" not in out
 
 
 def test_a_reaper_that_misses_its_moment_is_noticed(
@@ -248,17 +258,36 @@ def test_an_impostor_that_is_believed_is_noticed(
 def test_a_byte_that_no_kind_counts_is_noticed(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = module._tokens
+    class Forgetful(Ledger):
+        def add(self, exchange: Exchange) -> None:
+            if exchange.number != 2:
+                super().add(exchange)
 
-    def forgetful(stream: bytes) -> Any:
-        return list(real(stream))[1:]
-
-    monkeypatch.setattr(module, "_tokens", forgetful)
+    monkeypatch.setattr(module, "Ledger", Forgetful)
     code, document = _run(server.url, capsys)
 
     assert code == 1
     [claim] = [claim for claim, holds in _verdicts(document).items() if not holds]
     assert claim.startswith("the kinds add up")
+
+
+def test_a_life_of_more_commands_is_noticed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = Queue.complete
+
+    def curious(queue: Queue, job: Job, result: bytes | None = None) -> None:
+        queue.connector.run(_say("HGET", queue.keys.job(job.id), "attempts"))
+        real(queue, job, result)
+
+    monkeypatch.setattr(Queue, "complete", curious)
+    code, document = _run(server.url, capsys)
+
+    assert code == 1
+    assert any(
+        claim.startswith("its whole life was 4 commands, 4 round trips") and not holds
+        for claim, holds in _verdicts(document).items()
+    )
 
 
 def test_nothing_to_claim_is_an_error(server: Server) -> None:
@@ -314,50 +343,3 @@ def test_frames_are_folded_and_nothing_is_lost(data: bytes) -> None:
     lines = list(module._folded(repr(data)[2:-1]))
     assert "".join(lines) == repr(data)[2:-1]
     assert max(map(len, lines), default=0) <= module._WIDTH
-
-
-# Kinds.
-
-
-_words: Final = st.lists(st.binary(max_size=60), min_size=1, max_size=6)
-
-
-@given(
-    st.lists(
-        st.one_of(
-            _words,
-            _words.map(lambda words: [b"EVALSHA", *words]),
-            _words.map(lambda words: [b"SCRIPT", b"LOAD", *words]),
-            _words.map(lambda words: [b"GET", b"emq:{q}:" + words[0]]),
-        )
-    )
-)
-def test_every_byte_sent_is_of_one_kind(commands: list[list[bytes]]) -> None:
-    stream = b"".join(resp.encode_command(*words) for words in commands)
-    kinds = Kinds(b"emq:{q}:")
-    kinds.add_sent(stream)
-    assert kinds.sent.total() == len(stream)
-    assert all(count >= 0 for count in kinds.sent.values())
-
-
-@pytest.mark.parametrize(
-    ("reply", "kinds"),
-    [
-        (b"+OK\r\n", {"framing": 3, "values": 2}),
-        (b"-ERR no\r\n", {"framing": 3, "errors": 6}),
-        (b":12\r\n", {"framing": 3, "values": 2}),
-        (b"_\r\n", {"framing": 3, "values": 0}),
-        (b"$-1\r\n", {"framing": 3, "values": 2}),
-        (b"$3\r\na\r\n\r\n", {"framing": 6, "values": 3}),
-        (b"$40\r\n" + b"a" * 40 + b"\r\n", {"framing": 7, "digests": 40}),
-        (b"=5\r\ntxt:x\r\n", {"framing": 6, "values": 5}),
-        (b"!5\r\nERR x\r\n", {"framing": 6, "errors": 5}),
-        (b"*2\r\n:1\r\n%0\r\n", {"framing": 11, "values": 1}),
-        (b"$33\r\n" + module._PAYLOAD + b"\r\n", {"framing": 7, "payloads": 33}),
-    ],
-)
-def test_every_byte_received_is_of_one_kind(reply: bytes, kinds: dict[str, int]) -> None:
-    counted = Kinds(b"emq:{q}:")
-    counted.add_received(reply)
-    assert dict(counted.received) == kinds
-    assert sum(kinds.values()) == len(reply)

@@ -8,7 +8,6 @@ from typing import Any, Final
 import pytest
 
 from resp import Tap, encode_command
-from resp.tap import mask
 
 from .conftest import Fakes, Shell
 from .fake import HELLO, Peer
@@ -120,6 +119,14 @@ def test_no_password_is_recorded_on_the_way_in(shell: Shell, password_server: An
 HIDDEN: Final = "*" * len(SECRET)
 
 
+def mask(data: bytes) -> bytes:
+    """What a tap records of bytes that are written."""
+    tap = Tap()
+    tap.write(tap.connection(), data)
+    [record] = tap
+    return record.data
+
+
 @pytest.mark.parametrize(
     ("command", "masked"),
     [
@@ -189,6 +196,17 @@ def test_bytes_that_are_no_command_are_recorded_too(data: bytes) -> None:
     assert len(mask(data)) == len(data)
 
 
+def test_a_password_is_masked_wherever_its_command_is_cut() -> None:
+    command = encode_command("HELLO", 3, "AUTH", "user", SECRET)
+    for cut in range(1, len(command)):
+        tap = Tap()
+        number = tap.connection()
+        tap.write(number, command[:cut])
+        tap.write(number, command[cut:])
+        masked = b"".join(record.data for record in tap)
+        assert masked == encode_command("HELLO", 3, "AUTH", "user", HIDDEN)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -208,6 +226,7 @@ def test_a_command_with_a_password_reaches_the_server_whole(
     assert HIDDEN.encode() in sent
     if command[0] == "CONFIG":
         assert SECRET in str(replies[1])
+        assert SECRET.encode() not in b"".join(record.data for record in tap)
         server.admin.config_set("masterauth", "")
     elif command[0] == "ACL":
         assert server.admin.acl_getuser("tapped")
@@ -219,9 +238,10 @@ def test_a_command_with_a_password_reaches_the_server_whole(
 def test_what_a_server_quotes_is_masked() -> None:
     """A server that does not know a command quotes its arguments, and they may be a password."""
     tap = Tap()
+    tap.write(1, encode_command("AUHT", "x") + encode_command("PING"))
     reply = b"-ERR unknown command 'AUHT', with args beginning with: 'hunter2' \r\n+OK\r\n"
     tap.read(1, reply)
-    [record] = tap
+    _, record = tap
     assert b"hunter2" not in record.data
     assert len(record.data) == len(reply)
     assert record.data.endswith(b"\r\n+OK\r\n")

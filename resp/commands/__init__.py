@@ -1,0 +1,1 @@
+"""The subcommands of `python -m resp`, a module each: `arguments(parser)`, `run(options)`."""

@@ -1,0 +1,458 @@
+"""Pairing: what real servers say is read back as commands and their replies, however it is cut."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resp import encode_command
+from resp.tap.dialogue import Dialogue, Exchange, command_name, masked, words_of
+from resp.tap.scan import Scanner
+
+Chunk = tuple[bool, bytes]
+"""Whether it was sent, and its bytes."""
+
+
+class Talk:
+    """A raw conversation with a real server, kept chunk by chunk."""
+
+    def __init__(self, server: Any) -> None:
+        self._socket = socket.create_connection((server.host, server.port))
+        self._socket.settimeout(10)
+        self.chunks: list[Chunk] = []
+        self._scanner = Scanner()
+
+    def say(self, *commands: Sequence[Any] | bytes, frames: int) -> None:
+        """Send commands in one write, and read until so many replies and pushes have come."""
+        data = b"".join(
+            command if isinstance(command, bytes) else encode_command(*command)
+            for command in commands
+        )
+        if data:
+            self._socket.sendall(data)
+            self.chunks.append((True, data))
+        while frames > 0:
+            received = self._socket.recv(65536)
+            assert received, "the server hung up"
+            self.chunks.append((False, received))
+            frames -= len(self._scanner.feed(received))
+        assert frames == 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def talk(server: Any) -> Iterator[Callable[[], Talk]]:
+    talks = []
+
+    def begin() -> Talk:
+        talks.append(Talk(server))
+        return talks[-1]
+
+    yield begin
+    for one in talks:
+        one.close()
+
+
+def read_back(chunks: Sequence[Chunk], cut: int = 0, **options: Any) -> list[Exchange]:
+    """What a dialogue makes of chunks, cut into pieces of so many bytes."""
+    dialogue = Dialogue(**options)
+    found: list[Exchange] = []
+    for time_ns, (sent, data) in enumerate(chunks):
+        step = cut or len(data)
+        for start in range(0, len(data), step):
+            feed = dialogue.sent if sent else dialogue.received
+            piece = data[start : start + step]
+            shown, done = feed(piece, time_ns)
+            assert len(shown) == len(piece)
+            found += done
+    return found + dialogue.end(len(chunks))
+
+
+def told(exchanges: Sequence[Exchange]) -> list[tuple[str, str, bytes]]:
+    """Kind, name and replies of each."""
+    return [(one.kind, one.name, b"".join(r.data for r in one.replies)) for one in exchanges]
+
+
+CUTS: Final = [0, 1, 7]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_pipeline_is_paired(talk: Callable[[], Talk], protocol: int, cut: int) -> None:
+    one = talk()
+    one.say(("HELLO", protocol), frames=1)
+    one.say(*[("ECHO", f"n{number}" * number) for number in range(40)], frames=40)
+    one.say(
+        ("SET", "key\r\n*1", b"\r\n+OK\r\n$5"), ("GET", "key\r\n*1"), ("DEL", "key\r\n*1"), frames=3
+    )
+    found = read_back(one.chunks, cut)
+    assert [exchange.kind for exchange in found] == ["reply"] * 44
+    assert [exchange.number for exchange in found] == list(range(1, 45))
+    for number, exchange in enumerate(found[1:41]):
+        assert exchange.name == "ECHO"
+        text = f"n{number}".encode() * number
+        assert exchange.replies[0].data == b"$%d\r\n%b\r\n" % (len(text), text)
+    assert [exchange.name for exchange in found[41:]] == ["SET", "GET", "DEL"]
+    assert found[42].replies[0].data == b"$9\r\n\r\n+OK\r\n$5\r\n"
+    assert sum(exchange.up for exchange in found) == sum(len(d) for sent, d in one.chunks if sent)
+    assert sum(exchange.down for exchange in found) == sum(
+        len(data) for sent, data in one.chunks if not sent
+    )
+    at = 0
+    for exchange in found:
+        assert exchange.request is not None
+        assert exchange.request.at == at
+        at += exchange.up
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("cut", CUTS)
+def test_messages_take_no_reply(
+    talk: Callable[[], Talk], fresh_name: str, protocol: int, cut: int
+) -> None:
+    one, other = talk(), talk()
+    a, b = fresh_name + "a", fresh_name + "b"
+    one.say(("HELLO", protocol), frames=1)
+    one.say(("GET", a), ("SUBSCRIBE", a, b), ("PSUBSCRIBE", a + "*"), frames=4)
+    other.say(("PUBLISH", a, "one"), frames=1)
+    one.say(frames=2)  # a message, and a pmessage
+    one.say(("PING",), ("SSUBSCRIBE", b), ("UNSUBSCRIBE", b), frames=3)
+    other.say(("SPUBLISH", b, "two"), frames=1)
+    one.say(frames=1)
+    one.say(("UNSUBSCRIBE",), ("PUNSUBSCRIBE",), ("SUNSUBSCRIBE",), ("UNSUBSCRIBE",), frames=4)
+    one.say(("ECHO", "three"), frames=1)
+    found = read_back(one.chunks, cut)
+    assert [(exchange.kind, exchange.name, len(exchange.replies)) for exchange in found] == [
+        ("reply", "HELLO", 1),
+        ("reply", "GET", 1),
+        ("reply", "SUBSCRIBE", 2),
+        ("reply", "PSUBSCRIBE", 1),
+        ("push", "", 1),
+        ("push", "", 1),
+        ("reply", "PING", 1),
+        ("reply", "SSUBSCRIBE", 1),
+        ("reply", "UNSUBSCRIBE", 1),
+        ("push", "", 1),
+        ("reply", "UNSUBSCRIBE", 1),
+        ("reply", "PUNSUBSCRIBE", 1),
+        ("reply", "SUNSUBSCRIBE", 1),
+        ("reply", "UNSUBSCRIBE", 1),
+        ("reply", "ECHO", 1),
+    ]
+    assert found[-1].replies[0].data == b"$5\r\nthree\r\n"
+    assert b"one" in found[4].replies[0].data
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_transaction_knows_what_it_answers(
+    talk: Callable[[], Talk], fresh_name: str, protocol: int, cut: int
+) -> None:
+    one = talk()
+    one.say(("HELLO", protocol), frames=1)
+    commands = [("MULTI",), ("INCR", fresh_name), ("GET", fresh_name)]
+    one.say(*commands, ("EXEC",), ("ECHO", "after"), frames=5)
+    one.say(("MULTI",), ("NO SUCH COMMAND",), ("EXEC",), ("ECHO", "after"), frames=4)
+    one.say(("MULTI",), ("GET", "x"), ("DISCARD",), ("EXEC",), ("ECHO", "after"), frames=5)
+    one.say(("MULTI",), ("SUBSCRIBE", fresh_name, fresh_name + "b"), ("EXEC",), frames=4)
+    one.say(("PING",), frames=1)
+    found = read_back(one.chunks, cut)
+    [first, second, third, _] = [exchange for exchange in found if exchange.name == "EXEC"]
+    assert [command_name(frame.words or (b"",)) for frame in first.queued] == ["INCR", "GET"]
+    assert first.replies[0].data == b"*2\r\n:1\r\n$1\r\n1\r\n"
+    assert second.replies[0].data.startswith(b"-EXECABORT")
+    assert second.queued == ()
+    assert third.replies[0].data.startswith(b"-ERR EXEC without MULTI")
+    echoes = [one.replies[0].data for one in found if one.name == "ECHO"]
+    assert echoes == [b"$5\r\nafter\r\n"] * 3
+    assert (found[-1].name, found[-1].kind) == ("PING", "reply")
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_client_reply_leaves_commands_without_one(
+    talk: Callable[[], Talk], fresh_name: str, cut: int
+) -> None:
+    one = talk()
+    one.say(
+        ("CLIENT", "REPLY", "SKIP"),
+        ("ECHO", "skipped"),
+        ("ECHO", "heard"),
+        ("CLIENT", "REPLY", "OFF"),
+        ("ECHO", "off"),
+        ("CLIENT", "REPLY", "SKIP"),
+        ("ECHO", "off"),
+        ("CLIENT", "REPLY", "ON"),
+        ("ECHO", "on"),
+        ("CLIENT", "REPLY", "MAYBE"),
+        ("CLIENT", "REPLY", "OFF"),
+        ("RESET",),
+        ("ECHO", "reset"),
+        frames=6,
+    )
+    found = read_back(one.chunks, cut)
+    silent = [exchange.number for exchange in found if exchange.kind == "silent"]
+    assert silent == [1, 2, 4, 5, 6, 7, 11]
+    replies = [(one.number, one.replies[0].data[:8]) for one in found if one.kind == "reply"]
+    assert [number for number, _ in replies] == [3, 8, 9, 10, 12, 13]
+    assert replies[0][1] == b"$5\r\nhear"
+    assert replies[-1][1] == b"$5\r\nrese"
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_lines_of_words_and_empty_commands(talk: Callable[[], Talk], cut: int) -> None:
+    one = talk()
+    one.say(b"PING\r\n", b"\r\n", b"ECHO 'a b'\n", b"*0\r\n", b"*-1\r\n", ("ECHO", ""), frames=3)
+    found = read_back(one.chunks, cut)
+    assert sorted(told(found)) == [
+        ("reply", "ECHO", b"$0\r\n\r\n"),
+        ("reply", "ECHO", b"$3\r\na b\r\n"),
+        ("reply", "PING", b"+PONG\r\n"),
+        *[("silent", "", b"")] * 3,
+    ]
+    assert [one.request.words for one in found if one.request and one.number == 3] == [
+        (b"ECHO", b"a b")
+    ]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_monitor_hears_without_asking(
+    talk: Callable[[], Talk], fresh_name: str, cut: int
+) -> None:
+    one, other = talk(), talk()
+    one.say(("MONITOR",), frames=1)
+    other.say(("GET", fresh_name), ("GET", fresh_name), frames=2)
+    one.say(frames=2)
+    one.say(("RESET",), frames=1)
+    one.say(("ECHO", "x"), frames=1)
+    found = read_back(one.chunks, cut)
+    heard = [exchange for exchange in found if exchange.kind == "push"]
+    assert all(fresh_name.encode() in exchange.replies[0].data for exchange in heard)
+    named = [exchange.name for exchange in found if exchange.kind == "reply"]
+    assert named == ["MONITOR", "RESET", "ECHO"]
+
+
+def test_what_was_not_answered_is_lost(talk: Callable[[], Talk], fresh_name: str) -> None:
+    one = talk()
+    one.say(("ECHO", "x"), frames=1)
+    request = encode_command("BLPOP", fresh_name, 0)
+    chunks = [*one.chunks, (True, request), (False, b"*2\r\n$3\r\nke"), (True, b"*2\r\n$4\r\nEC")]
+    found = read_back(chunks)
+    assert [(one.kind, one.name, one.error) for one in found] == [
+        ("reply", "ECHO", ""),
+        ("lost", "BLPOP", "the reply is not whole"),
+        ("lost", "", "the request is not whole"),
+    ]
+    assert found[1].replies[0].data == b"*2\r\n$3\r\nke"
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_request_that_is_no_resp_gets_its_error(talk: Callable[[], Talk], cut: int) -> None:
+    one = talk()
+    one.say(("ECHO", "x"), b"*1\r\n:4\r\n", frames=2)
+    found = read_back(one.chunks, cut)
+    assert [exchange.kind for exchange in found] == ["reply", "malformed"]
+    assert found[1].replies[0].data.startswith(b"-ERR Protocol error")
+    assert found[1].request is not None
+    assert found[1].request.data.startswith(b"*1\r\n:")
+    assert found[1].error
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_reply_that_is_no_resp_ends_the_pairing(cut: int) -> None:
+    ask = encode_command("GET", "k")
+    chunks = [(True, ask * 3), (False, b"$1\r\nv\r\n?what\r\n$1\r\nv\r\n"), (True, ask)]
+    found = read_back(chunks, cut)
+    assert [exchange.kind for exchange in found] == ["reply", "malformed", "lost", "lost"]
+    assert found[1].error == "an unknown type"
+
+
+def test_replies_that_nobody_asked_for() -> None:
+    found = read_back([(False, b"-ERR max number of clients reached\r\n")])
+    assert told(found) == [("malformed", "", b"-ERR max number of clients reached\r\n")]
+    assert "nobody" in found[0].error
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_replica_is_not_looked_into(talk: Callable[[], Talk], cut: int) -> None:
+    chunks = [
+        (True, encode_command("PING") + encode_command("PSYNC", "?", -1)),
+        (False, b"+PONG\r\n+FULLRESYNC 8 0\r\n$4\r\nREDI*1\r\n$4\r\nPING\r\n"),
+        (True, encode_command("REPLCONF", "ACK", 0)),
+    ]
+    found = read_back(chunks, cut)
+    assert [one.name for one in found if one.kind == "reply"] == ["PING", "PSYNC"]
+    assert not [one for one in found if one.kind == "malformed"]
+
+
+def test_attributes_belong_to_their_reply() -> None:
+    ask = encode_command("GET", "k")
+    noted = b"|1\r\n+ttl\r\n:1\r\n$1\r\nv\r\n"
+    found = read_back([(True, ask * 2), (False, noted + b"_\r\n")], 1)
+    assert told(found) == [("reply", "GET", noted), ("reply", "GET", b"_\r\n")]
+
+
+def test_a_long_frame_keeps_its_head_and_its_size() -> None:
+    ask = encode_command("SET", "k", b"v" * 5000)
+    for cut in (0, 100):
+        [one] = read_back([(True, ask), (False, b"+OK\r\n")], cut, keep=64)
+        assert one.up == len(ask)
+        assert one.request is not None
+        assert one.request.data == ask[:64]
+        assert one.name == "SET"
+
+
+def test_names() -> None:
+    assert command_name((b"get", b"x")) == "GET"
+    assert command_name((b"client", b"setinfo")) == "CLIENT SETINFO"
+    assert command_name((b"client",)) == "CLIENT"
+    assert command_name((b"\x1b[2J",)) == "?"
+    assert command_name((b"config", b"\xff")) == "CONFIG ?"
+
+
+def test_masked_is_the_same_length() -> None:
+    assert masked(b"abcdef", 10, [(8, 11), (13, 14), (15, 99)]) == b"*bc*e*"
+    assert masked(b"abc", 0, []) == b"abc"
+
+
+def test_words_of_what_is_there() -> None:
+    assert words_of(b"*3\r\n$3\r\nSET\r\n$1\r\nk") == (b"SET", b"k")
+    assert words_of(b'SET "a b" c\r\n') == (b"SET", b"a b", b"c")
+
+
+# Secrets, in the chunks and in the exchanges.
+
+SECRET: Final = b"correct-horse"
+
+
+def shown(chunks: Sequence[Chunk], cut: int) -> tuple[bytes, bytes, list[Exchange]]:
+    """What a dialogue shows of the two directions, and its exchanges."""
+    dialogue = Dialogue()
+    out = {True: b"", False: b""}
+    found = []
+    for sent, data in chunks:
+        step = cut or len(data)
+        for start in range(0, len(data), step):
+            feed = dialogue.sent if sent else dialogue.received
+            piece, done = feed(data[start : start + step], 0)
+            out[sent] += piece
+            found += done
+    return out[True], out[False], found + dialogue.end(0)
+
+
+_SAID: Final[dict[str, bytes]] = {
+    "auth": encode_command("AUTH", SECRET),
+    "auth2": encode_command("AUTH", "user", SECRET),
+    "hello": encode_command("HELLO", 3, "AUTH", "user", SECRET, "SETNAME", "me"),
+    "setuser": encode_command("ACL", "SETUSER", "u", "on", b">" + SECRET, "~*"),
+    "config": encode_command("CONFIG", "SET", "maxmemory", 0, "requirepass", SECRET),
+    "migrate": encode_command("MIGRATE", "h", 1, "", 0, 10, "AUTH", SECRET, "KEYS", "a"),
+    "line": b"AUTH " + SECRET + b"\r\n",
+    "quoted line": b'"AUTH" "' + SECRET + b'"\r\n',
+    "no RESP": b"*2\r\n+AUTH\r\n+" + SECRET + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 5])
+@pytest.mark.parametrize("name", _SAID)
+def test_no_secret_is_shown_whatever_the_cut(name: str, cut: int) -> None:
+    data = encode_command("PING") + _SAID[name]
+    up, _, found = shown([(True, data), (False, b"+PONG\r\n+OK\r\n")], cut)
+    assert len(up) == len(data)
+    assert up.startswith(encode_command("PING"))
+    for size in (6, len(SECRET)):
+        assert SECRET[:size] not in up
+        assert SECRET[:size] not in repr(found).encode()
+    assert found[0].name == "PING"
+
+
+@pytest.mark.parametrize("name", _SAID)
+def test_no_secret_is_shown_of_what_is_cut_off(name: str) -> None:
+    data = _SAID[name]
+    for end in range(1, len(data)):
+        up, _, found = shown([(True, data[:end])], 0)
+        for text in (up, repr(found).encode()):
+            assert SECRET[:6] not in text
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_no_secret_is_shown_of_replies(password_server: Any, protocol: int, cut: int) -> None:
+    talk = Talk(password_server)
+    password = password_server.password.encode()
+    talk.say(("HELLO", protocol, "AUTH", "default", password), frames=1)
+    talk.say(("CONFIG", "GET", "requirepass"), ("CONFIG", "GET", "*"), ("PING",), frames=3)
+    talk.say(("MULTI",), ("CONFIG", "GET", "requirepass"), ("EXEC",), ("PING",), frames=4)
+    talk.say(("ACL", "GENPASS"), ("ACL", "LIST"), ("ACL", "GETUSER", "worker"), frames=3)
+    talk.say(("NO SUCH COMMAND", SECRET), ("ACL", "SETUSER", "x", b"<" + SECRET), frames=2)
+    talk.close()
+    up, down, found = shown(talk.chunks, cut)
+    received = b"".join(data for sent, data in talk.chunks if not sent)
+    assert password in received
+    assert len(down) == len(received)
+    for text in (up, down, repr(found).encode()):
+        assert password not in text
+    assert SECRET not in down
+    assert [one.kind for one in found] == ["reply"] * 13
+    generated = received[received.index(b"$64\r\n") + 5 :][:64]
+    assert generated not in down
+    assert b"maxmemory" in down
+
+
+# Whatever comes.
+
+_WORDS: Final = st.sampled_from(
+    b"GET MULTI EXEC SUBSCRIBE UNSUBSCRIBE CLIENT REPLY OFF ON SKIP AUTH ACL SETUSER HELLO CONFIG "
+    b"SET MONITOR PSYNC SYNC RESET MIGRATE EVALSHA k >secret".split()
+) | st.sampled_from([b"", b"\r\n"])
+_COMMANDS: Final = st.lists(_WORDS, min_size=1, max_size=5).map(
+    lambda words: encode_command(*words)
+)
+_REPLIES: Final = st.sampled_from(
+    [
+        b"+OK\r\n",
+        b"+QUEUED\r\n",
+        b"-ERR x\r\n",
+        b"$2\r\nhi\r\n",
+        b":1\r\n",
+        b"_\r\n",
+        b"*0\r\n",
+        b"*2\r\n:1\r\n$1\r\nx\r\n",
+        b"*3\r\n$7\r\nmessage\r\n$1\r\nk\r\n$1\r\nv\r\n",
+        b"*3\r\n$9\r\nsubscribe\r\n$1\r\nk\r\n:1\r\n",
+        b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
+        b"|1\r\n+a\r\n:1\r\n",
+        b"$?\r\n;1\r\nx\r\n;0\r\n",
+        b"%1\r\n+a\r\n+b\r\n",
+        b"+1.5 [0 x] y\r\n",
+    ]
+)
+_STREAM: Final = st.lists(
+    st.tuples(st.just(True), _COMMANDS | st.binary(max_size=12))
+    | st.tuples(st.just(False), _REPLIES | st.binary(max_size=12)),
+    max_size=20,
+)
+
+
+@settings(max_examples=300)
+@given(_STREAM, st.integers(1, 9))
+def test_nothing_harms_a_dialogue(chunks: list[Chunk], cut: int) -> None:
+    chunks = [chunk for chunk in chunks if chunk[1]]
+    up, down, found = shown(chunks, 0)
+    assert len(up) == sum(len(data) for sent, data in chunks if sent)
+    assert len(down) == sum(len(data) for sent, data in chunks if not sent)
+    assert sum(one.up for one in found) <= len(up)
+    assert sum(one.down for one in found) <= len(down)
+    in_pieces = shown(chunks, cut)
+    assert in_pieces[0] == up
+    assert in_pieces[1] == down
+    named = [(one.kind, one.name, one.replies[:1]) for one in found if one.kind == "reply"]
+    assert [
+        (one.kind, one.name, one.replies[:1]) for one in in_pieces[2] if one.kind == "reply"
+    ] == named
