@@ -9,6 +9,11 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from emq.scripts import CLAIM
+from resp import encode_command
+from resp.tap.dialogue import Exchange, Frame, words_of
+from resp.tap.meaning import Scripts
+from resp.tap.views import tree
 from tests.conftest import Server
 
 _README: Final = (Path(__file__).parents[1] / "README.md").read_text()
@@ -74,13 +79,30 @@ def test_figures_are_those_of_the_table() -> None:
     ]
 
 
+def test_the_exchange_is_what_the_tree_shows() -> None:
+    [shown] = [block.text for block in _BLOCKS if "digest = claim" in block.text]
+    request = encode_command("EVALSHA", CLAIM.script.sha, 1, "emq:{orders}:")
+    [id] = re.findall(r"JOB\w{11}", shown)
+    reply = b'*3\r\n$14\r\n%b\r\n$15\r\n{"order": 1043}\r\n:1\r\n' % id.encode()
+    exchange = Exchange(
+        connection=1,
+        number=5,
+        kind="reply",
+        request=Frame(186, 50_752_000, len(request), request, words_of(request)),
+        replies=(Frame(239, 50_880_000, len(reply), reply),),
+    )
+    scripts = Scripts()
+    scripts.add(CLAIM.script.source)
+    assert tree(exchange, scripts=scripts) == shown.splitlines()
+
+
 def test_modules_that_it_names_are_there() -> None:
     root = Path(__file__).parents[1]
-    for name in re.findall(r"python -m ((?:tests|bench)[\w.]*)", _README):
+    for name in re.findall(r"python -m ((?:tests|bench|resp)[\w.]*)", _README):
         path = root / name.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
-def test_it_is_four_screens_long() -> None:
-    assert len(_README.splitlines()) <= 185
+def test_it_is_five_screens_long() -> None:
+    assert len(_README.splitlines()) <= 225
     assert max(map(len, _README.splitlines())) <= 110
