@@ -64,8 +64,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Run PROGRAM with a proxy before its server, and show what crosses, on stderr; send one\n"
         "COMMAND of the server's, in capitals or where no program has its name; listen for any\n"
-        "clients; or read a FILE that --write has written. PROGRAM finds the proxy in EMQ_URL, VALKEY_URL and\n"
-        "REDIS_URL, or as {url}, {host} and {port} in its arguments; its exit code is passed on.\n"
+        "clients; or read a FILE that --write has written. PROGRAM finds the proxy in EMQ_URL,\n"
+        "VALKEY_URL and REDIS_URL, or as {url}, {host} and {port} in its arguments; its exit\n"
+        "code is passed on.\n"
         "Passwords are masked in all that is shown or written."
     )
     parser.epilog = _EPILOG
@@ -224,10 +225,14 @@ class _Queue(_Out):
     """A stream that somebody reads, who may be slow: a thread of its own waits for him.
 
     Traffic must not wait for a pager. What is too much is left out, and counted.
+
+    Args:
+        failed: Is called, from that thread, when the stream takes no more.
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, failed: Callable[[OSError], object]) -> None:
         super().__init__(stream)
+        self._failed = failed
         self.left_out = 0
         self.error: OSError | None = None
         self._waiting = 0
@@ -266,6 +271,7 @@ class _Queue(_Out):
                 self._stream.flush()
             except (OSError, ValueError) as error:
                 self.error = error if isinstance(error, OSError) else OSError(str(error))
+                self._failed(self.error)
                 return
             self._waiting -= len(joined)
 
@@ -354,7 +360,7 @@ class _Show:
         options = self._options
         self._stream = stream
         if options.out is None:
-            return _Queue(stream) if live and stream is not None else _Out(stream)
+            return _Queue(stream, self._gone) if live and stream is not None else _Out(stream)
         try:
             self._stream = open(options.out, "wb", buffering=0)  # noqa: SIM115
         except OSError as error:
@@ -507,6 +513,13 @@ class _Show:
             except (OSError, ValueError) as error:
                 self._sinks.remove(sink)
                 self._fail(str(getattr(error, "strerror", None) or error))
+
+    def _gone(self, error: OSError) -> None:
+        """End, if whoever read the views has gone. The next view that is written tells the rest."""
+        if isinstance(error, BrokenPipeError):
+            self.unread = self.failed = True
+            if self.stop is not None:
+                self.stop()
 
     def _fail(self, told: str) -> None:
         self.failed = True

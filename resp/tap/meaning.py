@@ -566,6 +566,9 @@ def _reply(
             reader.transaction(node, exchange.queued)
         else:
             reader.answer(node, words)
+            if node.role == "digest" and scripts is not None and isinstance(node.value, bytes):
+                known = scripts.get(node.value)
+                node.label = f"digest = {known.name}" if known else node.label
     return nodes
 
 

@@ -42,9 +42,11 @@ if TYPE_CHECKING:
 
 _HELD: Final = 256 * 1024  # bytes that a side has not taken, above which the other is not read
 _UNSEEN: Final = 32 << 20  # bytes that were passed on and not looked at: a burst
-_UNSEEN_NS: Final = 1_000_000_000  # and for how long, while sockets are busy
+_UNSEEN_NS: Final = 800_000_000  # and for how long, while sockets are busy
+_QUIET_S: Final = 0.002  # sockets that bring nothing for so long are idle
+_LATE_NS: Final = 400_000_000  # behind by so much, any moment without bytes will do
 _OVERHEAD: Final = 200  # bytes that a chunk costs beside its own
-_SLICE_NS: Final = 2_000_000  # how long the loop may be kept from sockets by looking
+_SLICE_NS: Final = 500_000  # how long the loop may be kept from sockets by looking
 _DIAL_S: Final = 10.0
 _LINGER_S: Final = 1.0  # see _Link._ended
 _BACKLOG: Final = 512
@@ -376,25 +378,26 @@ class _Look:
             self._next()
         if self._asleep and self.loop is not None:
             self._asleep = False
-            self.loop.call_soon(self._turn)
+            self.loop.call_later(_QUIET_S, self._turn)
 
     def _turn(self) -> None:
         queue = self._queue
-        if not queue:
+        if not queue or self.loop is None:
             self._asleep = True
             return
-        assert self.loop is not None
         now = time.monotonic_ns()
-        if self._busy and now - queue[0][3] < _UNSEEN_NS:
+        behind_ns = now - queue[0][3]
+        if self._busy and behind_ns < _UNSEEN_NS:
             self._busy = False  # sockets first: what they bring is somebody's wait
-        else:
-            until = now + _SLICE_NS
-            while queue and time.monotonic_ns() < until:
-                self._next()
-        if queue:
-            self.loop.call_soon(self._turn)
-        else:
-            self._asleep = True
+            if behind_ns < _LATE_NS:
+                self.loop.call_later(_QUIET_S, self._turn)
+            else:
+                self.loop.call_soon(self._turn)
+            return
+        until = now + _SLICE_NS
+        while queue and time.monotonic_ns() < until:
+            self._next()
+        self.loop.call_soon(self._turn)
 
     def finish(self) -> None:
         """Look at all there is."""
