@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..tap.style import Style
 
 _DEFAULT_URL: Final = "valkey://127.0.0.1:6379"
-_URL: Final = "RESP_URL"
+_URLS: Final = ("EMQ_URL", "VALKEY_URL")  # as for tap, which sets both for what it runs
 _ASIDE_S: Final = 2.0  # for what the shell asks on its own account
 _EXAMPLES: Final = r"""
 examples:
@@ -76,7 +76,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         help=f"the server: valkey://user:password@host:port/db, valkeys:// for TLS, or "
-        f"unix:///path (default: {_URL} from the environment, else {_DEFAULT_URL})",
+        f"unix:///path (default: {', else '.join(_URLS)}, else {_DEFAULT_URL})",
     )
     version = parser.add_mutually_exclusive_group()
     version.add_argument("-2", dest="protocol", action="store_const", const=2, help="speak RESP2")
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     screen = out.isatty()
     typing = not words and sys.stdin is not None and sys.stdin.isatty()
     shell = Shell(
-        options.url or os.environ.get(_URL) or _DEFAULT_URL,
+        options.url or next(filter(None, map(os.environ.get, _URLS)), _DEFAULT_URL),
         protocol=options.protocol,
         form=options.form or ("typed" if screen else "raw"),
         screen=screen,

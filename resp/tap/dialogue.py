@@ -473,7 +473,9 @@ class Dialogue:
                 request,
                 replies,
                 fault,
-                tuple(asked[1] for asked in queued) if data[0] == _ARRAY else (),
+                tuple(asked[1] for asked in queued)
+                if data[0] == _ARRAY and data != b"*-1\r\n"
+                else (),
             )
         )
 

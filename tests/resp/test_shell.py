@@ -34,7 +34,7 @@ def _environment(server: Server, home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
     return {
         **kept,
-        "RESP_URL": server.url,
+        "EMQ_URL": server.url,
         "HOME": str(home),
         "NO_COLOR": "1",
         "TERM": "dumb",
@@ -719,3 +719,17 @@ def test_ctrl_c_ends_a_pipe(server: Server, tmp_path: Path, fresh_name: str) -> 
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == b""
     assert process.returncode == 130
+
+
+def test_tap_sees_what_a_shell_says(server: Server, tmp_path: Path, fresh_name: str) -> None:
+    words = [sys.executable, "-m", "resp"]
+    done = subprocess.run(
+        [*words, "tap", "--filter", "GET", "--", *words, "shell", "GET", fresh_name],
+        env=_environment(server, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    [line] = done.stderr.splitlines()
+    assert f"GET {fresh_name}" in line

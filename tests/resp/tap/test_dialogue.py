@@ -175,6 +175,19 @@ def test_a_transaction_knows_what_it_answers(
     assert (found[-1].name, found[-1].kind) == ("PING", "reply")
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_transaction_that_was_given_up_answers_none_of_its_commands(
+    talk: Callable[[], Talk], fresh_name: str, protocol: int
+) -> None:
+    one, other = talk(), talk()
+    one.say(("HELLO", protocol), ("WATCH", fresh_name), frames=2)
+    other.say(("SET", fresh_name, 1), frames=1)
+    one.say(("MULTI",), ("GET", fresh_name), ("EXEC",), frames=3)
+    last = read_back(one.chunks)[-1]
+    assert last.replies[0].data in (b"*-1\r\n", b"_\r\n")
+    assert last.queued == ()
+
+
 @pytest.mark.parametrize("cut", CUTS)
 def test_client_reply_leaves_commands_without_one(
     talk: Callable[[], Talk], fresh_name: str, cut: int
