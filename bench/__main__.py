@@ -12,6 +12,7 @@ BENCHMARKS: Final = {
     "bytes": "EVAL every time against EVALSHA after one SCRIPT LOAD, to the byte",
     "codec": "encoding and decoding, beside hiredis and redis-py's parser",
     "jobs": "jobs through a queue and its workers, beside other queues",
+    "tap": "what looking at the bytes costs, in a connector and through the proxy",
     "wire": "one caller, pipelines, threads and tasks, beside peers and a bare socket",
 }
 

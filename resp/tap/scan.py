@@ -104,12 +104,16 @@ class Scanner:
         elif self._size or self._carry:
             self._go_on(data, start, found)
         else:
-            position = 0
-            if self._requests and len(data) <= _SPLIT and len(data) <= self._keep:
-                position = _split(data, start, found)
+            position = self._plain_commands(data, 0, start, found) if self._requests else 0
             if position < len(data):
                 self._scan(data, start, position, position, found)
         return found
+
+    def _plain_commands(self, data: bytes, position: int, start: int, found: list[Found]) -> int:
+        """Add the plain commands from `position` on, many at once; where that ends."""
+        if position == len(data) or len(data) > min(_SPLIT, self._keep):
+            return position
+        return position + _split(data[position:], start + position, found)
 
     def _go_on(self, data: bytes, start: int, found: list[Found]) -> None:
         """Take a chunk that begins inside a frame."""
@@ -128,6 +132,8 @@ class Scanner:
             self._want = 0
             if self._taken():
                 self._found(data, 0, position, start, found)
+                if self._requests:
+                    position = self._plain_commands(data, position, start, found)
                 begin = position
         elif self._carry:
             if b"\n" not in data and len(self._carry) + len(data) <= _MAX_LINE:
@@ -146,7 +152,14 @@ class Scanner:
             begin: Where in it the bytes of the open frame begin that are not held yet.
         """
         size = len(data)
+        inside = self._size > 0
         while position < size:
+            if not self._requests and not self._stack:
+                after = _scalar(data, position)
+                if after and not self._size and after - begin <= self._keep:
+                    found.append((start + begin, after - begin, data[begin:after], None))
+                    begin = position = after
+                    continue
             after = self._token(data, position)
             if after > size:  # a blob that goes on in the next chunk
                 self._want = after - size
@@ -155,6 +168,9 @@ class Scanner:
                 position = after
                 if self._whole:
                     self._found(data, begin, position, start, found)
+                    if inside and self._requests:
+                        inside = False
+                        position = self._plain_commands(data, position, start, found)
                     begin = position
             else:
                 if self.fault:
@@ -294,6 +310,22 @@ class Scanner:
         if len(data) - position > _MAX_LINE:
             return self._fail("a line of more than 64 KiB")
         return 0
+
+
+def _scalar(data: bytes, position: int) -> int:
+    """Where a plain scalar ends that is whole; 0 for anything else."""
+    mark = data[position]
+    if mark == _BULK:
+        eol = data.find(b"\r\n", position + 1, position + 6)
+        length = _LENGTHS.get(data[position + 1 : eol]) if eol > 0 else None
+        if length is None:
+            return 0
+        end = eol + length + 4
+        return end if data[end - 2 : end] == b"\r\n" else 0
+    if mark in _LINES:
+        eol = data.find(b"\r\n", position + 1, position + _MAX_LINE + 3)
+        return eol + 2 if eol > 0 else 0
+    return 0
 
 
 def _split(data: bytes, start: int, found: list[Found]) -> int:
