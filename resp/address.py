@@ -127,7 +127,8 @@ class Options:
         for hook in ("on_push", "on_event"):
             if getattr(self, hook) is not None and not callable(getattr(self, hook)):
                 raise AddressError(f"{hook} must be a function, or None")
-        if self.tap is not None and not hasattr(self.tap, "write"):
+        methods = ("connection", "write", "read", "closed")
+        if self.tap is not None and not all(hasattr(self.tap, name) for name in methods):
             raise AddressError(f"tap must be a Tap or None, not {type(self.tap).__name__}")
         if self.on_connect is not None and not callable(self.on_connect):
             raise AddressError("on_connect must be a function that makes a plan, or None")

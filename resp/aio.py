@@ -166,6 +166,7 @@ class _Link(asyncio.Protocol):
         counters: Counters,
         options: Options,
         tls: Tls | None,
+        address: str,
     ) -> None:
         self.protocol = protocol
         self.feed: Feed
@@ -175,7 +176,7 @@ class _Link(asyncio.Protocol):
         self._counters = counters
         self._tls = tls
         self._tap = tap = options.tap
-        self._number = tap.connection() if tap is not None else 0
+        self._number = tap.connection(address) if tap is not None else 0
         self._heartbeat = options.heartbeat
         self._patience = min(options.timeout, options.heartbeat)
         self._pulse: asyncio.TimerHandle | None = None
@@ -1215,7 +1216,7 @@ class AsyncConnector:
         feed = self._registry.feed()
         protocol = Protocol(self._counters, max_pending=options.max_pending, on_push=feed)
         kind = _Link if self._emit is None else _ObservedLink
-        link = kind(self._loop, protocol, self._counters, options, tls)
+        link = kind(self._loop, protocol, self._counters, options, tls, str(address))
         link.feed = feed
 
         async def say(step: Step) -> Any:

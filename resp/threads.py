@@ -172,6 +172,7 @@ class _Link:
         counters: Counters,
         options: Options,
         tls: Tls | None,
+        address: str,
     ) -> None:
         self.protocol = protocol
         self.feed: Feed
@@ -182,7 +183,7 @@ class _Link:
         self._counters = counters
         self._tls = tls
         self._tap = tap = options.tap
-        self._number = tap.connection() if tap is not None else 0
+        self._number = tap.connection(address) if tap is not None else 0
         self._heartbeat = options.heartbeat
         self._patience = min(options.timeout, options.heartbeat)
         # Owned, not only held: a signal handler or a finalizer may come between any two steps, and
@@ -1415,7 +1416,7 @@ class Connector:
         feed = self._registry.feed()
         protocol = Protocol(self._counters, max_pending=options.max_pending, on_push=feed)
         kind = _Link if self._emit is None else _ObservedLink
-        link = kind(sock, protocol, self._counters, options, tls)
+        link = kind(sock, protocol, self._counters, options, tls, str(self._address))
         link.feed = feed
 
         def say(step: Step) -> Any:

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -848,3 +849,11 @@ def test_a_limit_of_any_length_can_be_given(shell: Shell, server: Any) -> None:
     connector = shell.connect(server.url, connect_timeout=1e12, timeout=1e12)
     assert connector.command("PING") == "PONG"
     assert connector.command("PING", timeout=math.inf) == "PONG"
+
+
+def test_a_file_is_no_tap(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "bytes").open("wb") as file,
+        pytest.raises(AddressError, match="must be a Tap"),
+    ):
+        change_options(Options(), {"tap": file})

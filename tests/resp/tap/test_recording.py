@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from resp import RespError, encode_command
+from resp import RespError, Tap, connect, encode_command
 from resp.tap.record import Record
 from resp.tap.recording import (
     PIECE,
@@ -523,3 +523,11 @@ def test_what_iterates_a_recording_may_stop(path: Path) -> None:
     with read(path) as unread:
         assert unread.torn == path.stat().st_size - HEADER
     assert list(unread) == []
+
+
+def test_a_recording_says_where_a_connection_led(tmp_path: Path, server: Any) -> None:
+    path = tmp_path / "led.tap"
+    with Tap(file=path) as tap, connect(server.url, tap=tap) as connector:
+        connector.command("PING")
+    [opened] = [entry for entry in read(path) if isinstance(entry, Opened)]
+    assert opened.address == f"{server.host}:{server.port}"
