@@ -155,6 +155,8 @@ def run(options: argparse.Namespace) -> int:
         raise argparse.ArgumentError(None, "--follow is for a recording's FILE")
     if options.to is not None and options.file is not None:
         raise argparse.ArgumentError(None, "--to names no server for a recording; leave it out")
+    if options.write and options.file is not None:
+        raise argparse.ArgumentError(None, "--write makes a recording, FILE is one; leave one out")
     if options.json and options.view:
         raise argparse.ArgumentError(None, "--json and --as are two views; choose one")
     if options.file is not None:

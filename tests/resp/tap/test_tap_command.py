@@ -132,6 +132,7 @@ def test_wrong_usage_is_two(words: list[str], capsys: pytest.CaptureFixture[str]
         ["tap", "--listen", ":0", "file"],
         ["tap", "--follow", "--", "true"],
         ["tap", "--to", "127.0.0.1:1", "file"],
+        ["tap", "--write", "other", "file"],
         ["tap", "--json", "--as", "line", "file"],
         ["tap", "--", "no-such-program"],
         ["tap", "--to", "http://x", "--", "true"],
