@@ -164,9 +164,16 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints quote no password: a URL may stand where it does not belong."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(output.without_passwords(message))
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of a command line. Only the command that it names is told its arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROG,
         description="Look at what goes over the wire between a program and its Valkey.",
         epilog="COMMAND --help tells more, with examples. Exit codes: 0 done, 1 refused, "

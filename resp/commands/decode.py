@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from ..decode import NEED_DATA, Decoder
 from ..errors import ProtocolError
-from ..tap.frames import Node, parse
+from ..tap.frames import Node, parse, unquoted
 from ..tap.scan import Scanner
 from ..tap.style import COLORS, PLAIN
 from . import output, typed
@@ -166,7 +166,8 @@ class _Reader:
         for node in nodes:
             if node.mark == "?" or node.error:
                 continue
-            words = [bytes(item.value) for item in node.items]
+            line = node.mark == "inline"
+            words = [unquoted(item.value) if line else item.value for item in node.items]
             _say(typed.as_json(words) if self._json else " ".join(map(typed_word, words)))
 
 

@@ -6,11 +6,19 @@ Stdout is data, stderr is talk.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from ..errors import RespError
+
+_PASSWORD: Final = re.compile(r":(?!//)[^\s:]\S*@")
+
+
+def without_passwords(text: str) -> str:
+    """Answer a text with the passwords of URLs in it masked: `valkey://user:***@host`."""
+    return _PASSWORD.sub(":***@", text)
 
 
 class OutputError(RespError):
@@ -60,10 +68,11 @@ def write(text: str, out: Any = None) -> None:
 
 
 def tell(told: str, *, who: str = "resp") -> None:
-    """Say something on stderr, in one line, if there is one."""
+    """Say something on stderr, in one line, if there is one; without passwords of URLs."""
     if sys.stderr is not None:  # where it was closed, print would take stdout
         with suppress(OSError, ValueError):
-            print(f"{who}: {' '.join(told.split())}", file=sys.stderr, flush=True)
+            line = without_passwords(" ".join(told.split()))
+            print(f"{who}: {line}", file=sys.stderr, flush=True)
 
 
 def paints(out: Any, color: str = "auto") -> bool:
@@ -92,4 +101,4 @@ def drop() -> None:
         os.close(nowhere)
 
 
-__all__ = ["OutputError", "drop", "paints", "stdout", "tell", "write"]
+__all__ = ["OutputError", "drop", "paints", "stdout", "tell", "without_passwords", "write"]

@@ -251,7 +251,7 @@ class Shell:
             LineError: It cannot be split into words.
         """
         if line.lstrip().startswith("\\"):
-            name, _, rest = line.strip().partition(" ")
+            name, rest = _own_name(line)
             words = split(rest)
             own = _OWN.get(name[1:].lower())
             if own is None:
@@ -541,7 +541,7 @@ class Shell:
         self, words: Sequence[bytes], show: Callable[[Exchange, Scripts, Style], list[str]]
     ) -> None:
         """Show the exchanges of the last command, or as many of the last as a number says."""
-        if len(words) > 1 or (words and not words[0].isdigit()):
+        if len(words) > 1 or (words and not (words[0].isdigit() and len(words[0]) < 10)):
             raise _Usage
         held = list(self._tap.exchanges())
         began, ended = self._began_ns, self._ended_ns
@@ -947,12 +947,20 @@ class _History:
         return f"{self._matches[state]} " if state < len(self._matches) else None
 
 
+def _own_name(line: str) -> tuple[str, str]:
+    """The name of one of the shell's own commands, and what follows it."""
+    name, *rest = line.split(None, 1)
+    return name, rest[0].rstrip("\r\n") if rest else ""
+
+
 def _holds_secret(line: str) -> bool:
     if line.lstrip().startswith("\\"):
-        name, _, rest = line.strip().partition(" ")
+        name, rest = _own_name(line)
         head = [name.encode("utf-8", "surrogateescape")]
     else:
         head, rest = [], line
+    if "://" in line and output.without_passwords(line) != line:
+        return True
     try:
         return is_secret([*head, *split(rest)])
     except LineError:  # what it would have been, nobody knows

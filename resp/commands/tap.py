@@ -440,7 +440,9 @@ class _Show:
     def reading(self) -> dict[str, Any]:
         """Answer how a dialogue is to read: no more is kept than what is shown."""
         options = self._options
-        reading: dict[str, Any] = {} if options.full else {"keep": max(_KEEP, options.limit)}
+        # What is recorded is masked by what is kept.
+        whole = options.full or options.write
+        reading: dict[str, Any] = {} if whole else {"keep": max(_KEEP, options.limit)}
         if options.no_payloads:
             from ..tap.lens import lenses
             from ..tap.meaning import payload_extents

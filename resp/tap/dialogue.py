@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from .frames import Node, parse
+from .frames import WORD, Node, is_sound, parse, unquoted
 from .scan import KEEP, Scanner
 from .secrets import COMMANDS, draws_secrets, secret_arguments, secret_parts
 
@@ -159,17 +159,18 @@ _MESSAGES: Final = frozenset({b"message", b"pmessage", b"smessage"})
 _MONITORED: Final = re.compile(rb"\+[0-9]+\.[0-9]+ \[")
 _QUEUED: Final = b"+QUEUED\r\n"
 
-_LONGEST_ERROR: Final = 4096  # bytes; a server cuts what it quotes
-
-_ODD: Final = frozenset(b"->|")  # first bytes of what may be no plain reply
+_ODD: Final = frozenset(b"->|!")  # first bytes of what may be no plain reply
+_QUOTES: Final = frozenset(b"-|!")  # of what may be, or hold, an error
 _ERROR: Final = ord("-")
 _PUSH: Final = ord(">")
 _ARRAY: Final = ord("*")
 _ATTRIBUTE: Final = ord("|")
 
 # In bytes that are no RESP, what is behind one of these might be a secret.
-_SUSPICIOUS: Final = re.compile(rb"auth|pass|setuser", re.IGNORECASE)
-_SUSPECT: Final = 6  # bytes, one less than the longest of them
+_SUSPICIOUS: Final = re.compile(rb"auth|pass|setuser|secret|token|credential", re.IGNORECASE)
+_SUSPECT: Final = 9  # bytes, one less than the longest of them
+_ENDLESS: Final = 1 << 62  # an offset behind all
+_ENDS_WORD: Final = re.compile(rb"\s")
 
 
 class _Special:
@@ -232,6 +233,12 @@ class Dialogue:
         self._veiled = False  # the client's bytes are no RESP any more, and may hold secrets
         self._tail = b""  # the last of what was seen of them
         self._malformed = False
+        self._hushed = False  # the server's bytes are no RESP any more, and may hold secrets
+        # What the client has said so far makes of the connection, replies or not: whether MULTI is
+        # open, whether it speaks RESP3, and what it wants to be subscribed to.
+        self._opened = False
+        self._speaks_3 = False
+        self._wanted: dict[bytes, set[bytes]] = {}
 
     @property
     def owed(self) -> int:
@@ -257,7 +264,13 @@ class Dialogue:
             frame = _new(Frame, (at, began, size, frame_data, words))
             began = time_ns
             self._number += 1
-            if plain and not self._mute and words and words[0].upper() not in _LOOKED_AT:
+            if (
+                plain
+                and not self._mute
+                and words
+                and words[0].upper() not in _LOOKED_AT
+                and frame_data[0] == _ARRAY
+            ):
                 self._asked.append((self._number, frame, None))
             else:
                 self._say(frame, words, extents, done)
@@ -279,13 +292,16 @@ class Dialogue:
         name = words[0].upper() if words else b""
         hidden: list[Extent] = []
         special = _Special(name, words)
-        if name in COMMANDS:
+        if name in COMMANDS or frame.data[:1] != b"*":
             secret, hidden = _secrets_of(frame, words)
             special.secrets = secret
             special.suspect = bool(secret) or draws_secrets(words)
         if self._conceal is not None:
             asked = Exchange(self.connection, self._number, "lost", frame, ())
             hidden = [*hidden, *self._conceal(asked)]
+        if frame.size > len(frame.data) and (name in COMMANDS or self._conceal is not None):
+            nodes = parse(frame.data, frame.at, inline=True)
+            hidden.append((_unseen(nodes, frame), frame.at + frame.size))
         if hidden:
             extents += hidden
             data = masked(frame.data, frame.at, hidden)
@@ -303,8 +319,31 @@ class Dialogue:
 
     def _is_silent(self, name: bytes, words: tuple[bytes, ...]) -> bool:
         """Whether no reply is owed to a command."""
-        if not words:  # an empty line, or an empty array
+        if not words:  # an empty line, or an empty array; SKIP is used up by it
+            if self._mute == "skip":
+                self._mute = ""
             return True
+        confined = not self._speaks_3 and any(self._wanted.values())
+        if name == b"RESET":
+            self._speaks_3 = False
+            self._wanted = {}
+        elif confined and name not in _SUBSCRIBES:
+            if name != b"EXEC":  # refused, but for PING and QUIT
+                return bool(self._mute)
+        elif name == b"HELLO" and len(words) > 1 and not self._opened:
+            self._speaks_3 = words[1] == b"3"
+        elif name in _SUBSCRIBES and not self._opened:
+            wanted = self._wanted.setdefault(_class_of(name.lower()), set())
+            if b"UNSUB" not in name:
+                wanted.update(words[1:])
+            else:
+                wanted.difference_update(words[1:] or tuple(wanted))
+        if name == b"MULTI":
+            self._opened = self._opened or len(words) == 1
+        elif name in (b"EXEC", b"DISCARD", b"RESET"):
+            self._opened = False
+        elif self._opened:  # it is queued, or refused: CLIENT REPLY among them
+            return bool(self._mute)
         if name == b"CLIENT" and len(words) == 3 and words[1].upper() == b"REPLY":
             match words[2].upper():
                 case b"ON":
@@ -316,12 +355,19 @@ class Dialogue:
                 case b"SKIP":
                     self._mute = self._mute or "skip"
                     return True
-        if name == b"RESET":
+        if name == b"RESET" and self._mute == "off":  # after SKIP it is not heard of
             self._mute = ""
         muted = bool(self._mute)
+        if name == b"MONITOR" and (self._monitoring or self._awaits_monitor()):
+            muted = True  # who is one already is not told so
         if self._mute == "skip":
             self._mute = ""
+        if name in _SUBSCRIBES and (len(words) > 1 or b"UNSUB" in name):
+            return False  # confirmations come all the same
         return muted
+
+    def _awaits_monitor(self) -> bool:
+        return any(asked[2] is not None and asked[2].name == b"MONITOR" for asked in self._asked)
 
     def _look_at_open_request(self, began: int, extents: list[Extent]) -> None:
         """Find what is to be masked in a command of which bytes are still to come."""
@@ -349,13 +395,20 @@ class Dialogue:
             # What an argument is may hang on its first byte.
             due = items[-1].due if items and items[-1].stop > items[-1].body else 0
         elif data[:1] != b"*":  # a line of words
-            first, _, rest = data.lstrip().partition(b" ")
-            if rest and first.strip(b"\"'").upper() in COMMANDS:
-                hidden = [(at + len(data) - len(rest), at + len(data))]
+            hidden = _behind_name(data, at)
+        if nodes and data[:1] == b"*":  # a header that has no end yet, and may be none
+            rest = nodes[0].items[-1] if nodes[0].items else nodes[0]
+            found = _SUSPICIOUS.search(data, rest.at - at) if rest.mark == "?" else None
+            if found:
+                hidden.append((at + found.end(), _ENDLESS))
+        frame = Frame(at, began, scanner.open_size, data)
         if self._conceal is not None:
-            frame = Frame(at, began, scanner.open_size, data, words_of(data))
-            asked = Exchange(self.connection, self._number + 1, "lost", frame, ())
+            asked = Exchange(
+                self.connection, self._number + 1, "lost", frame._replace(words=words_of(data)), ()
+            )
             hidden = [*hidden, *self._conceal(asked)]
+        if frame.size > len(data):
+            hidden.append((_unseen(nodes, frame), _ENDLESS))
         self._known = due, self._known[1]
         self._open = hidden, self._open[1]
         extents += hidden
@@ -369,12 +422,16 @@ class Dialogue:
         raw = scanner.open()
         data = masked(data, base, extents)
         found = _SUSPICIOUS.search(raw)
-        if found:
-            self._veiled = True
-            data = masked(data, base, [(at + found.end(), scanner.offset)])
-        shown = raw[: found.end()] if found else raw
-        frame = Frame(at, began, scanner.open_size, shown.ljust(len(raw), b"*"))
-        self._tail = raw[-_SUSPECT:]
+        start = at + found.end() if found else _ENDLESS
+        if self._conceal is not None:
+            start = at
+        elif not found and scanner.open_size > len(raw):  # what comes is not kept
+            found = _SUSPICIOUS.search(data, max(0, at - base))
+            start = base + found.end() if found else _ENDLESS
+        self._veiled = start < _ENDLESS
+        self._tail = (raw if scanner.open_size == len(raw) else data)[-_SUSPECT:]
+        data = masked(data, base, [(start, scanner.offset)])
+        frame = Frame(at, began, scanner.open_size, masked(raw, at, [(start, scanner.offset)]))
         self._number += 1
         special = _Special(b"", ())
         special.fault = scanner.fault
@@ -421,7 +478,7 @@ class Dialogue:
                 return data[:rest] + self._replicate(data[rest:], base + rest, time_ns, done), done
         if scanner.open_size:
             if scanner.fault:
-                self._malformed_reply(time_ns, done)
+                self._malformed_reply(base, time_ns, extents, done)
             else:
                 self._look_at_open_reply(time_ns, extents)
         return (masked(data, base, extents) if extents else data), done
@@ -550,9 +607,12 @@ class Dialogue:
         hidden = self._secret_extents(frame, head, queued)
         if self._conceal is not None:
             hidden = [*hidden, *self._conceal(self._as_exchange(frame, head, queued))]
+        if self._conceal is not None and frame.size > len(frame.data):
+            hidden.append((_unseen(parse(frame.data, frame.at), frame), _ENDLESS))
         if not hidden:
             return frame
-        extents += hidden
+        end = frame.at + frame.size
+        extents += [(start, min(stop, end)) for start, stop in hidden]
         return frame._replace(data=masked(frame.data, frame.at, hidden))
 
     def _secret_extents(
@@ -560,7 +620,7 @@ class Dialogue:
     ) -> list[Extent]:
         special = head[2] if head else None
         suspects = any(asked[2] and asked[2].suspect for asked in queued)
-        error = frame.data[:1] == b"-" or self._monitoring  # those may quote any command
+        error = self._may_quote(frame.data[0])
         if not (error or suspects or (special and special.suspect)):
             return []
         nodes = parse(frame.data, frame.at)
@@ -571,7 +631,13 @@ class Dialogue:
                 found += _parts(asked, [item])
         if error or (special and special.suspect):
             found += _parts(head, nodes)
+        if frame.size > len(frame.data) and (frame.data[:1] != b"|" or suspects or special):
+            found.append((_unseen(nodes, frame), _ENDLESS))
         return found
+
+    def _may_quote(self, mark: int) -> bool:
+        """Whether what begins so may quote arguments of a command that nobody knows here."""
+        return mark in _QUOTES or self._monitoring
 
     def _as_exchange(
         self, frame: Frame, head: _Asked | None, queued: tuple[_Asked, ...]
@@ -591,12 +657,8 @@ class Dialogue:
             return
         queued = tuple(self._queued or ()) if special and special.name == b"EXEC" else ()
         suspects = [special, *(asked[2] for asked in queued)]
-        innocent = (
-            self._conceal is None
-            and not self._monitoring
-            and not any(one and one.suspect for one in suspects)
-        )
-        if innocent and (scanner.open_size > _LONGEST_ERROR or scanner.open()[0] != _ERROR):
+        innocent = self._conceal is None and not any(one and one.suspect for one in suspects)
+        if innocent and not self._may_quote(scanner.open_mark):
             return
         data = scanner.open()
         if self._message(data, head):
@@ -605,16 +667,41 @@ class Dialogue:
         hidden = self._secret_extents(frame, head, queued)
         if self._conceal is not None:
             hidden = [*hidden, *self._conceal(self._as_exchange(frame, head, queued))]
-        self._known = self._known[0], _due(parse(data, frame.at))
+        nodes = parse(data, frame.at)
+        if frame.size > len(data):
+            hidden.append((_unseen(nodes, frame), _ENDLESS))
+        self._known = self._known[0], _due(nodes)
         self._open = self._open[0], hidden
         extents += hidden
 
-    def _malformed_reply(self, time_ns: int, done: list[Exchange]) -> None:
+    def _malformed_reply(
+        self, base: int, time_ns: int, extents: list[Extent], done: list[Exchange]
+    ) -> None:
+        """The server's bytes are no RESP any more, and whose reply they are nobody knows."""
+        asked = [*self._asked, *(self._queued or ())]
+        self._hushed = (
+            self._hushed
+            or self._conceal is not None
+            or self._may_quote(self._down.open_mark)
+            or any(one[2] is not None and one[2].suspect for one in asked)
+        )
         if self._malformed:
+            if self._hushed:
+                extents.append((base, _ENDLESS))
             return
         self._malformed = True
         scanner = self._down
         frame = Frame(scanner.open_at, time_ns, scanner.open_size, scanner.open())
+        if self._hushed:
+            # What stands before what is no RESP was looked at as it came.
+            start = _unsound(parse(frame.data, frame.at), frame.at)
+            if self._conceal is not None:
+                start = frame.at
+            hidden = [(start, _ENDLESS)]
+            if self._asked:
+                hidden += self._secret_extents(frame, self._asked[0], tuple(self._queued or ()))
+            extents += hidden
+            frame = frame._replace(data=masked(frame.data, frame.at, hidden))
         if self._asked:
             number, request, _ = self._asked.popleft()
         else:
@@ -706,21 +793,51 @@ def words_of(data: bytes) -> tuple[bytes, ...]:
     if not nodes:
         return ()
     if nodes[0].mark == "inline":
-        return tuple(_unquoted(item.value) for item in nodes[0].items)
+        return tuple(unquoted(item.value) for item in nodes[0].items)
     return tuple(item.value for item in nodes[0].items if type(item.value) is bytes)
-
-
-def _unquoted(word: bytes) -> bytes:
-    return word[1:-1] if len(word) > 1 and word[:1] in b"\"'" and word[-1:] == word[:1] else word
 
 
 def _secrets_of(frame: Frame, words: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[Extent]]:
     """The secrets in a command, and where they stand."""
     [node, *_] = parse(frame.data, frame.at, inline=True)
+    if node.mark == "?":  # a line that is not kept as a whole
+        return (), _behind_name(frame.data, frame.at)
+    if node.mark == "inline" and not all(is_sound(item.value) for item in node.items):
+        # No command for a server; what it would have been, nobody knows.
+        return (), _behind_name(frame.data, frame.at)
     places = [(item.body, item.due) for item in node.items]
     count = max(len(words), node.value or 0)
     indices = [index for index in secret_arguments(words, count) if index < len(places)]
     return tuple(words[index] for index in indices), [places[index] for index in indices]
+
+
+def _behind_name(line: bytes, at: int) -> list[Extent]:
+    """Where secrets may be in a line of words that is not whole, or that no server can split."""
+    first = WORD.search(line)
+    if first is None:
+        return []
+    start = first.end()
+    known = unquoted(first[0]).upper() in COMMANDS
+    if start < len(line) and (known or is_sound(first[0])):
+        if not known:
+            return []
+        blank = _ENDS_WORD.match(line, start)
+        return [(at + (blank.end() if blank else start), at + len(line.rstrip(b"\r\n")))]
+    found = _SUSPICIOUS.search(line) if b'"' in first[0] or b"'" in first[0] else None
+    return [(at + found.end(), at + len(line.rstrip(b"\r\n")))] if found else []
+
+
+def _unseen(nodes: list[Node], frame: Frame) -> int:
+    """Offset in a frame from which on nothing is known of it: it was not kept."""
+    return max(frame.at + len(frame.data), _due(nodes))
+
+
+def _unsound(nodes: list[Node], at: int) -> int:
+    """Offset of the bytes at the end of some tokens that are no RESP, or `at`."""
+    node = nodes[-1] if nodes else None
+    while node is not None and node.items:
+        node = node.items[-1]
+    return node.at if node is not None and node.mark == "?" else at
 
 
 def _parts(asked: _Asked | None, nodes: list[Node]) -> list[Extent]:
@@ -751,7 +868,9 @@ def _due(nodes: list[Node]) -> int:
     node = nodes[-1] if nodes else None
     while node is not None and node.items:
         node = node.items[-1]
-    return node.due if node is not None and node.due > node.stop else 0
+    if node is None or node.mark == "!":  # what an error quotes shows as it comes
+        return 0
+    return node.due if node.due > node.stop else 0
 
 
 __all__ = [

@@ -267,13 +267,15 @@ def _script(value: str, scripts: Any) -> Test:
 def _glob(pattern: str) -> Callable[[bytes], bool]:
     """Make the test of a glob, as the server's KEYS has them."""
     raw = pattern.encode("utf-8", "surrogateescape")
-    parts: list[bytes] = []
+    pieces: list[list[bytes]] = [[]]  # between the stars
+    parts = pieces[0]
     at = 0
     while at < len(raw):
         byte = raw[at : at + 1]
         at += 1
         if byte == b"*":
-            parts.append(b".*")
+            parts = []
+            pieces.append(parts)
         elif byte == b"?":
             parts.append(b".")
         elif byte == b"\\" and at < len(raw):
@@ -285,7 +287,12 @@ def _glob(pattern: str) -> Callable[[bytes], bool]:
             at = found.end()
         else:
             parts.append(re.escape(byte))
-    compiled = re.compile(b"".join(parts), re.DOTALL)
+    first, *between = map(b"".join, pieces)
+    if between:
+        # The first place where a piece fits will do for all but the last, so none is tried again.
+        *between, last = between
+        first += b"".join(b"(?>.*?%b)" % piece for piece in between if piece) + b".*" + last
+    compiled = re.compile(first, re.DOTALL)
     return lambda text: compiled.fullmatch(text) is not None
 
 

@@ -32,8 +32,16 @@ _STREAM: Final = -1
 _NULL: Final = -2
 _DIGITS: Final = 20
 
-# A word of a command that is no RESP: quoted, or up to a space.
-WORD: Final = re.compile(rb"\"(?:\\.|[^\"\\])*\"|'(?:\\'|[^'])*'|[^\s]+", re.DOTALL)
+# A word of a command that is no RESP, as servers split a line: up to a blank that is in no quotes,
+# which may begin within the word. Quotes that are not closed go to the end.
+_QUOTED: Final = rb"\"((?:\\.|[^\"\\])*)[\"\\]?|'((?:\\'|[^'\\]|\\(?!'))*)'?"
+WORD: Final = re.compile(rb"(?:[^\s\"']+|%b)+" % _QUOTED, re.DOTALL)
+_PART: Final = re.compile(rb"([^\"']+)|%b" % _QUOTED, re.DOTALL)
+_SOUND: Final = re.compile(
+    rb"[^\s\"'\0]*(?:\"(?:\\.|[^\"\\\0])*\"|'(?:\\'|[^'\\\0]|\\(?!'))*')?", re.DOTALL
+)
+_ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 class Node:
@@ -124,6 +132,27 @@ def parse(data: bytes, at: int = 0, *, inline: bool = False) -> list[Node]:
         inline: They are a client's: a line that does not start with `*` is a command.
     """
     return _Parser(data, at, inline).roots
+
+
+def is_sound(word: bytes) -> bool:
+    """Say whether a word of a line is one for a server: its quotes are closed, and end it."""
+    return _SOUND.fullmatch(word) is not None
+
+
+def unquoted(word: bytes) -> bytes:
+    """Answer what a word of a line stands for: without its quotes, escapes resolved."""
+    if b'"' not in word and b"'" not in word:
+        return word
+    parts = []
+    for plain, double, single in _PART.findall(word):
+        parts += [plain, _ESCAPE.sub(_escaped, double), single.replace(b"\\'", b"'")]
+    return b"".join(parts)
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    if found[1]:
+        return bytes.fromhex(found[1].decode())
+    return _ESCAPES.get(found[2], found[2])
 
 
 class _Parser:
@@ -334,4 +363,4 @@ class _Parser:
         return body
 
 
-__all__ = ["AGGREGATES", "WORD", "Node", "Span", "parse", "spans"]
+__all__ = ["AGGREGATES", "WORD", "Node", "Span", "is_sound", "parse", "spans", "unquoted"]

@@ -90,6 +90,11 @@ class Scanner:
         """Bytes that are there of the frame that is not whole."""
         return self._size + len(self._carry)
 
+    @property
+    def open_mark(self) -> int:
+        """The first byte of the frame that is not whole, or 0."""
+        return (self._held or self._carry or b"\0")[0]
+
     def open(self) -> bytes:
         """Answer what is there of the frame that is not whole, its first `keep` bytes."""
         return bytes(self._held + self._carry)[: self._keep]

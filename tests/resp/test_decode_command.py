@@ -211,7 +211,7 @@ def test_json_is_a_line_each() -> None:
 def test_requests_are_words() -> None:
     stdin = _PING + b'set "a b" c\r\n' + encode_command("SET", "k", b"\xff")
     code, out, err = _decode("--requests", "--as", "values", stdin=stdin)
-    assert (code, out, err) == (0, 'PING\nset "\\"a b\\"" c\nSET k "\\xff"\n', "")
+    assert (code, out, err) == (0, 'PING\nset "a b" c\nSET k "\\xff"\n', "")
     code, out, _ = _decode("--requests", "--as", "json", stdin=stdin)
     assert out.splitlines()[0] == '["PING"]'
 

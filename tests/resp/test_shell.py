@@ -347,6 +347,7 @@ def test_a_script_is_sent_once(run: Run, server: Server, tmp_path: Path, fresh_n
         ("\\load", "usage: \\load"),
         ("\\load /nowhere/x.lua", "No such file"),
         ("\\tree x", "usage: \\tree"),
+        (f"\\tree {9:05000d}", "usage: \\tree"),
         ("\\tree", "no bytes crossed"),
         ("\\watch", "usage: \\watch"),
         ("\\watch x PING", "usage: \\watch"),
@@ -649,6 +650,8 @@ def test_history_outlives_the_shell_and_has_no_secrets(
         f"\\connect valkey://u:{_SECRET}@127.0.0.1:1",
         f"\\watch x AUTH {_SECRET}",
         f'AUTH "{_SECRET}',
+        f"\\conect valkey://u:{_SECRET}@127.0.0.1:1",
+        f"\\help valkey://u:{_SECRET}@127.0.0.1:1",
     ]
     answers = [shell.say(line) for line in secrets]
     server.admin.acl_deluser(f"nobody{_SECRET[:3]}")

@@ -344,9 +344,9 @@ def test_words_of_what_is_there() -> None:
 SECRET: Final = b"correct-horse"
 
 
-def shown(chunks: Sequence[Chunk], cut: int) -> tuple[bytes, bytes, list[Exchange]]:
+def shown(chunks: Sequence[Chunk], cut: int, **options: Any) -> tuple[bytes, bytes, list[Exchange]]:
     """What a dialogue shows of the two directions, and its exchanges."""
-    dialogue = Dialogue()
+    dialogue = Dialogue(**options)
     out = {True: b"", False: b""}
     found = []
     for sent, data in chunks:
@@ -469,3 +469,194 @@ def test_nothing_harms_a_dialogue(chunks: list[Chunk], cut: int) -> None:
     assert [
         (one.kind, one.name, one.replies[:1]) for one in in_pieces[2] if one.kind == "reply"
     ] == named
+
+
+def replied(*asked: Sequence[Any], reply: bytes) -> list[Chunk]:
+    return [(True, b"".join(encode_command(*words) for words in asked)), (False, reply)]
+
+
+def bulk(*words: bytes) -> bytes:
+    return b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+_LONG: Final = b"x" * 3000
+_ALSO_SAID: Final[dict[str, list[Chunk]]] = {
+    "a line with tabs": [(True, b"AUTH\t" + SECRET + b"\r\n")],
+    "a word of two parts": [(True, b"AUTH " + SECRET + b'"bar baz"\r\n')],
+    "a name with an escape": [(True, b'"\\x41UTH" ' + SECRET + b"\r\n")],
+    "a name of two parts": [(True, b"A\"UT\"'H' " + SECRET + b"\r\n")],
+    "an argument with an escape": [(True, b'ACL SETUSER b "\\x3e' + SECRET + b'"\r\n')],
+    "a setting with an escape": [(True, b'CONFIG SET "require\\x70ass" ' + SECRET + b"\r\n")],
+    "a quote that is not closed": [(True, b'AUTH "' + SECRET + b" x\r\n")],
+    "a quote that is closed within": [(True, b'AUTH "a' + SECRET + b'"b x\r\n')],
+    "all in a quote that is not closed": [(True, b'"AUTH ' + SECRET + b"\r\n")],
+    "a line with a NUL": [(True, b"AUTH " + SECRET + b"\0 x\r\n")],
+    "headers without line feeds": [(True, b"*2\rX$4\rXAUTH\rX$13\rX" + SECRET + b"\r\n")],
+    "no RESP behind a name": [
+        (True, b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSETxx$8\r\nm.secret\r\n$13\r\n" + SECRET + b"\r\n")
+    ],
+    "modules": replied(
+        ("MODULE", "LIST"), reply=b"*1\r\n*2\r\n$4\r\nargs\r\n*2\r\n" + bulk(b"password", SECRET)
+    ),
+    "modules of HELLO": replied(
+        ("HELLO", 3),
+        reply=b"%1\r\n$7\r\nmodules\r\n*1\r\n%1\r\n$4\r\nargs\r\n*2\r\n"
+        + bulk(b"password", SECRET),
+    ),
+    "a long error": replied(
+        ("NOSUCH", 1),
+        reply=b"-ERR " + b"y" * 5000 + b", with args beginning with: '" + SECRET + b"'\r\n",
+    ),
+    "an error that is a blob": replied(
+        ("NOSUCH", 1), reply=b"!45\r\nERR with args beginning with: '" + SECRET + b"'\r\n"
+    ),
+    "an error with attributes": replied(
+        ("NOSUCH", 1),
+        reply=b"|1\r\n+a\r\n:1\r\n-ERR with args beginning with: '" + SECRET + b"'\r\n",
+    ),
+    "a reply that is no RESP": replied(
+        ("CONFIG", "GET", "*"), reply=b"*2\r\n$11\r\nrequirepass\r\n$13\r\n" + SECRET + b"xx\r\n"
+    ),
+    "behind a reply that is no RESP": replied(
+        ("PING",), ("CONFIG", "GET", "*"), reply=b"@\r\n*2\r\n" + bulk(b"requirepass", SECRET)
+    ),
+}
+_SAID_AT_LENGTH: Final[dict[str, list[Chunk]]] = {
+    "rules": [(True, encode_command("ACL", "SETUSER", "u", *["+get"] * 500, b">" + SECRET))],
+    "hello": [(True, encode_command("HELLO", 3, "SETNAME", _LONG, "AUTH", "u", SECRET))],
+    "user": [(True, encode_command("AUTH", _LONG, SECRET))],
+    "setting": [(True, encode_command("CONFIG", "SET", "x", _LONG, "requirepass", SECRET))],
+    "no RESP": [
+        (True, b"*2\r\n$3\r\nGET\r\n$3000\r\n" + _LONG + b"xx" + encode_command("AUTH", SECRET))
+    ],
+    "users": replied(
+        ("ACL", "LIST"), reply=b"*200\r\n" + 200 * bulk(b"user a on #" + SECRET + b" ~* +@all")
+    ),
+    "exec": replied(
+        ("MULTI",),
+        ("GET", "x"),
+        ("CONFIG", "GET", "*"),
+        ("EXEC",),
+        reply=b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n"
+        + bulk(_LONG)
+        + b"*2\r\n"
+        + bulk(b"requirepass", SECRET),
+    ),
+}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 5, 700])
+@pytest.mark.parametrize(
+    ("chunks", "keep"),
+    [
+        *[(chunks, 1 << 20) for chunks in (*_ALSO_SAID.values(), *_SAID_AT_LENGTH.values())],
+        *[(chunks, 2000) for chunks in _SAID_AT_LENGTH.values()],
+    ],
+    ids=[*_ALSO_SAID, *_SAID_AT_LENGTH, *(f"{name}, not kept" for name in _SAID_AT_LENGTH)],
+)
+def test_no_secret_is_shown_of_odd_and_long_ones(chunks: list[Chunk], keep: int, cut: int) -> None:
+    up, down, found = shown(chunks, cut, keep=keep)
+    assert len(up) == sum(len(data) for sent, data in chunks if sent)
+    for text in (up, down, repr(found).encode()):
+        assert SECRET[:6] not in text
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5])
+def test_what_is_no_secret_is_shown(cut: int) -> None:
+    chunks = [
+        (True, encode_command("GET", "AUTH") + encode_command("SET", "x", "\r\nAUTH\r\nx")),
+        (True, b'SET "auth x" "pass y"\r\nGET auth\r\n' + encode_command("CONFIG", "GET", "a")),
+        (True, encode_command("ACL", "SETUSER", ">u", "on", "~k")),
+    ]
+    assert shown(chunks, cut)[0] == b"".join(data for _, data in chunks)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 700])
+def test_payloads_that_are_not_kept_are_masked(cut: int) -> None:
+    def conceal(exchange: Exchange) -> list[tuple[int, int]]:
+        return []  # sees none of them
+
+    chunks = replied(("MSET", "a", _LONG, "b", SECRET), ("LRANGE", "a", 0, -1), reply=b"+OK\r\n")
+    chunks.append((False, b"*2\r\n" + bulk(_LONG, SECRET)))
+    up, down, _ = shown(chunks, cut, keep=2000, conceal=conceal)
+    assert SECRET not in up + down
+    assert b"LRANGE" in up
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("password", "error"),
+    [
+        ("password", b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"),
+        (
+            "configuration",
+            b"-ERR AUTH <password> called without any password configured for the default user. "
+            b"Are you sure your configuration is correct?\r\n",
+        ),
+    ],
+)
+def test_a_mask_tells_no_password_that_is_a_word_of_an_error(
+    password: str, error: bytes, cut: int
+) -> None:
+    assert shown(replied(("AUTH", password), reply=error), cut)[1] == error
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_client_reply_while_subscribed(
+    talk: Callable[[], Talk], fresh_name: str, protocol: int, cut: int
+) -> None:
+    one = talk()
+    one.say(("HELLO", protocol), ("SUBSCRIBE", fresh_name), frames=2)
+    one.say(("CLIENT", "REPLY", "OFF"), ("ECHO", 1), frames=2 if protocol == 2 else 0)
+    one.say(("RESET",), frames=1)
+    one.say(("ECHO", "end"), frames=1)
+    found = read_back(one.chunks, cut)
+    assert not [one for one in found if one.kind in ("lost", "malformed")]
+    echoes = [one.replies[0].data for one in found if one.name == "ECHO" and one.replies]
+    assert echoes[-1] == b"$3\r\nend\r\n"
+    assert ("silent" in {one.kind for one in found}) is (protocol == 3)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5])
+def test_a_line_that_is_not_kept_as_a_whole(cut: int) -> None:
+    chunks = [(True, b"AUTH " + SECRET + b"\r\nECHO a b c d e f\r\n"), (False, b"+OK\r\n")]
+    up, _, found = shown(chunks, cut, keep=7)
+    assert SECRET[:6] not in up + repr(found).encode()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_who_monitors_is_not_told_so_again(talk: Callable[[], Talk], cut: int) -> None:
+    one = talk()
+    one.say(("MONITOR",), ("MONITOR",), frames=1)
+    one.say(("RESET",), frames=1)
+    one.say(("ECHO", "end"), frames=1)
+    found = [one for one in read_back(one.chunks, cut) if one.kind != "push"]
+    assert [(one.name, one.kind) for one in sorted(found, key=lambda one: one.number)] == [
+        ("MONITOR", "reply"),
+        ("MONITOR", "silent"),
+        ("RESET", "reply"),
+        ("ECHO", "reply"),
+    ]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_client_reply_and_what_stands_beside_it(
+    talk: Callable[[], Talk], fresh_name: str, protocol: int, cut: int
+) -> None:
+    one = talk()
+    # An empty command uses SKIP up.
+    one.say(("CLIENT", "REPLY", "SKIP"), b"\r\n", ("ECHO", "heard"), frames=1)
+    one.say(("CLIENT", "REPLY", "SKIP"), ("RESET",), ("ECHO", "reset"), frames=1)
+    # Within a transaction it is refused, or queued.
+    one.say(("MULTI",), ("CLIENT", "REPLY", "OFF"), ("DISCARD",), ("ECHO", "on"), frames=4)
+    # Channels are confirmed all the same.
+    one.say(("HELLO", protocol), ("CLIENT", "REPLY", "SKIP"), frames=1)
+    one.say(("SUBSCRIBE", fresh_name, f"{fresh_name}2"), ("UNSUBSCRIBE",), frames=4)
+    one.say(("ECHO", "end"), frames=1)
+    found = read_back(one.chunks, cut)
+    echoes = [one.replies[0].data for one in found if one.name == "ECHO"]
+    assert echoes == [b"$5\r\nheard\r\n", b"$5\r\nreset\r\n", b"$2\r\non\r\n", b"$3\r\nend\r\n"]
+    assert not [one for one in found if one.kind in ("lost", "malformed", "push")]
+    assert [len(one.replies) for one in found if one.name.endswith("SUBSCRIBE")] == [2, 2]

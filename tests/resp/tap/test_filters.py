@@ -198,6 +198,10 @@ def test_a_key_is_found_by_its_escaped_self(key: bytes) -> None:
         ("h[", "h[", True),
         ("h\\", "h\\", True),
         ("[&&~|-]", "~", True),
+        ("*ab*b", "aabab", True),
+        ("a**b?", "abbc", True),
+        ("*a*a*", "ba", False),
+        ("*a" * 30 + "b", "a" * 3000, False),  # in a time that can be waited for
     ],
 )
 def test_globs(pattern: str, key: str, found: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -101,6 +102,29 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert not left.value.code
     assert capsys.readouterr().out.startswith("resp ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["URL"],
+        ["tap", "URL"],
+        ["tap", "--count", "URL", "f"],
+        ["tap", "--filter", "URL", "f"],
+        ["tap", "--listen", "URL"],
+        ["tap", "--listen", "127.0.0.1:0", "--to", "u:hunter2@h"],
+        ["tap", "--", "URL", "x"],
+        ["tap", "--scripts", "URL", "--", "PING"],
+        ["decode", "URL"],
+    ],
+)
+def test_an_error_quotes_no_password(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    url = "valkey://u:hunter2@127.0.0.1:1"
+    with contextlib.suppress(SystemExit):
+        assert main([url if word == "URL" else word for word in words])
+    told = capsys.readouterr().err
+    assert "hunter2" not in told
+    assert "***@" in told
 
 
 @pytest.mark.parametrize(
