@@ -67,6 +67,7 @@ class Tap:
         error: What ended the recording, or None.
 
     Raises:
+        TypeError, ValueError: An argument is none that it takes.
         RecordingError: The file is no recording, or somebody else writes to it.
         OSError: It cannot be opened.
     """
@@ -79,6 +80,9 @@ class Tap:
         file: str | os.PathLike[str] | Writer | None = None,
         payloads: bool = True,
     ) -> None:
+        for name, number in (("capacity", capacity), ("max_bytes", max_bytes)):
+            if type(number) is not int:
+                raise TypeError(f"{name} is a whole number, not {type(number).__name__}")
         if capacity < (1 if file is None else 0):
             raise ValueError(f"capacity must be above 0: {capacity}")
         if max_bytes < 1:
@@ -105,8 +109,10 @@ class Tap:
 
             self._writer = Writer(file)
             self._owned = True
-        else:
+        elif file is None or hasattr(file, "received"):
             self._writer = file
+        else:
+            raise TypeError(f"file is a path or a Writer, not {type(file).__name__}")
         _taps.add(self)
 
     # What connectors call.

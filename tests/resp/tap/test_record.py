@@ -282,3 +282,18 @@ def test_importing_resp_loads_no_views() -> None:
     ).stdout.split()
     light = {"chunk", "record", "secrets", "dialogue", "scan", "frames"}
     assert set(loaded) <= {"resp.tap", *(f"resp.tap.{name}" for name in light)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"capacity": "9"}, "capacity is a whole number, not str"),
+        ({"capacity": True}, "capacity is a whole number, not bool"),
+        ({"max_bytes": 1.5}, "max_bytes is a whole number, not float"),
+        ({"file": 3}, "file is a path or a Writer, not int"),
+        ({"file": b"x"}, "file is a path or a Writer, not bytes"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        Tap(**arguments)
