@@ -231,7 +231,7 @@
     if (ns < 0) return "";
     if (ns < 1e3) return `${ns} ns`;
     if (ns < 1e6) return `${(ns / 1e3).toFixed(ns < 1e5 ? 1 : 0)} \u00b5s`;
-    if (ns < 1e9) return `${(ns / 1e6).toFixed(ns < 1e7 ? 2 : 1)} ms`;
+    if (ns < 1e9) return `${(ns / 1e6).toFixed(ns < 1e7 ? 2 : ns < 1e8 ? 1 : 0)} ms`;
     return `${(ns / 1e9).toFixed(ns < 1e10 ? 2 : 1)} s`;
   };
   const clock = (ns) => {
