@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,16 @@ import emq
 
 def loaded_by(code: str) -> set[str]:
     """Which modules a fresh interpreter has loaded after some code."""
+    # What measures coverage would load modules of its own.
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")
+    }
     told = subprocess.run(
         [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"],
         check=True,
         capture_output=True,
         text=True,
+        env=environment,
         cwd=Path(emq.__file__).parents[1],
     )
     return set(told.stdout.split())
