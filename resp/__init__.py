@@ -43,13 +43,21 @@ from .events import Event
 from .plan import Command, Plan, Step
 from .pubsub import Message
 from .script import Script, ScriptCall
-from .tap import Record, Tap
 from .threads import Connector, Subscription, connect
 
 if TYPE_CHECKING:
     from .aio import AsyncConnector, AsyncSubscription, connect_async
+    from .tap import Record, Tap
 
-_ASYNC = ("AsyncConnector", "AsyncSubscription", "connect_async")
+# Loaded when it is asked for: asyncio takes longer to import than all of the rest, and a program on
+# threads needs none; and few programs look at their bytes.
+_LAZY = {
+    "AsyncConnector": "aio",
+    "AsyncSubscription": "aio",
+    "connect_async": "aio",
+    "Record": "tap",
+    "Tap": "tap",
+}
 
 __all__ = [
     "NEED_DATA",
@@ -105,9 +113,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # asyncio takes longer to import than all of the rest, and a program on threads needs none.
-    if name in _ASYNC:
-        from . import aio
+    module = "tap" if name == "tap" else _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(aio, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    loaded = import_module(f"{__name__}.{module}")
+    return loaded if name == "tap" else getattr(loaded, name)

@@ -204,3 +204,15 @@ def test_import_loads_nothing_third_party(package: str) -> None:
 
     assert package in loaded
     assert set(loaded) - {"resp", "emq"} <= sys.stdlib_module_names
+
+
+def test_nobody_who_does_not_look_loads_the_tap() -> None:
+    code = (
+        "import sys, resp, emq; emq.Queue, emq.connect, resp.connect\n"
+        "print(*(name for name in sys.modules if name.startswith('resp.tap')))\n"
+        "print(resp.tap.Tap is resp.Tap)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=_ROOT
+    ).stdout
+    assert told == "\nTrue\n"

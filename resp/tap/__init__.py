@@ -1,6 +1,6 @@
 """Every byte that crossed, recorded, told apart, shown and counted.
 
-`Record` and `Tap` are loaded with `resp`; the rest when it is asked for.
+`Record` and `Tap` are loaded with it; the rest when it is asked for.
 """
 
 from __future__ import annotations
