@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
@@ -134,7 +134,11 @@ class _Lines:
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "rb")  # noqa: SIM115
-        self._seen = 0
+        self._file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._file.close()
 
     def wait(self, count: int) -> None:
         """Wait for so many more.
@@ -173,16 +177,15 @@ def measure_proxy(host: str, port: int, rounds: int, calls: int) -> list[Row]:
                 direct()
                 through()
                 time.sleep(2)  # for the lines of the first, whose connection has some of its own
-                lines = _Lines(file)
-                lines._file.seek(0, os.SEEK_END)
                 times = []
-                for _ in range(rounds):
-                    straight = _time(direct)
-                    start = time.perf_counter()
-                    through()
-                    seen = time.perf_counter() - start
-                    lines.wait(calls)
-                    times.append((straight, seen, time.perf_counter() - start))
+                with closing(_Lines(file)) as lines:
+                    for _ in range(rounds):
+                        straight = _time(direct)
+                        start = time.perf_counter()
+                        through()
+                        seen = time.perf_counter() - start
+                        lines.wait(calls)
+                        times.append((straight, seen, time.perf_counter() - start))
                 figures = [calls / median(column) for column in zip(*times, strict=True)]
                 straight, seen, written = figures
                 rows.append(Row(_PROXY, name, straight, seen, written, reach=0.5))
