@@ -63,10 +63,15 @@ def lenses() -> list[Lens]:
     return list(_found)
 
 
+def told_of(lens: Lens, error: Exception) -> None:
+    """Add to `failures` that a lens could not answer its scripts."""
+    _failures.append(f"{lens.name!r} has no scripts: {type(error).__name__}: {error}")
+
+
 def failures() -> list[str]:
-    """Answer a line for each lens that could not be loaded, for whoever called `lenses`."""
+    """Answer a line for each lens that could not be loaded or used, for whoever called `lenses`."""
     lenses()
     return list(_failures)
 
 
-__all__ = ["GROUP", "Lens", "failures", "lenses"]
+__all__ = ["GROUP", "Lens", "failures", "lenses", "told_of"]

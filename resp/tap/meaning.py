@@ -27,7 +27,7 @@ from ..decode import ErrorReply
 from ..script import Script
 from .dialogue import Exchange, Extent, Frame
 from .frames import AGGREGATES, Node, parse
-from .lens import Lens
+from .lens import Lens, told_of
 from .lens import lenses as known_lenses
 from .table import (
     NAME,
@@ -58,12 +58,17 @@ class Parameter(NamedTuple):
         type: As declared (`int`, `bytes`, `hash`), or `""`.
         rest: It is a list: what follows belongs to it too.
         payload: It carries what a user stores, or may carry it.
+        each: What an item of it consists of, by name; `#` is how many of `*` follow. Empty if that
+            is not said.
+        like: Name of the script that declares it in full, or `""`.
     """
 
     name: str
     type: str = ""
     rest: bool = False
     payload: bool = False
+    each: tuple[str, ...] = ()
+    like: str = ""
 
 
 class Known(NamedTuple):
@@ -97,6 +102,9 @@ _QUOTED: Final = re.compile(r"(['\"])(.+?)\1")
 _SUMMARY: Final = re.compile(r"([A-Za-z_][\w.-]{0,63}): +\S")
 _OPENER: Final = re.compile(r"--\[(={0,8})\[")
 _ANSWER: Final = re.compile(r" {2,3}(?:\[([\w., ]{1,200})\]|<(\w{1,64})>)(?: {2,}(.*))?")
+# What an item of a list is: `id, token for each`, `for each: id, how many texts follow, and those`.
+_EACH: Final = re.compile(r"for each: ([\w ,]{1,200})|([\w ,]{1,200}) for each")
+_AS_IN: Final = re.compile(r"as in (\w{1,64})")
 _ANSWERS_AS: Final = re.compile(r"\bas (\w{1,64}) answers\b")
 
 _NUMBERS: Final = ":,(#"  # a number that a script answers is said in words, not by a name
@@ -191,15 +199,38 @@ def _parameter(text: str, rest: bool, below: list[str]) -> Parameter:
         return Parameter(printable(name, 40), "", rest, payload)
     name, kind = typed[1], typed[2]
     payload = kind == "bytes" or name in _PAYLOAD_NAMES
-    if kind == "list" and not payload:
+    each: tuple[str, ...] = ()
+    like = ""
+    if kind == "list":
         # What its items are is told in words, on lines that are indented further.
-        told = [typed[3] or ""]
+        told = typed[3] or ""
         for line in below:
             if not line.startswith("     "):
                 break
-            told.append(line)
-        payload = bool(_PAYLOAD_WORDS.search(" ".join(told).lower()))
-    return Parameter(printable(name, 40), kind, rest, payload)
+            told += " " + line.strip()
+        payload = payload or bool(_PAYLOAD_WORDS.search(told.lower()))
+        each = _parts(told)
+        as_in = _AS_IN.fullmatch(told)
+        like = as_in[1] if as_in else ""
+    return Parameter(printable(name, 40), kind, rest, payload, each, like)
+
+
+def _parts(told: str) -> tuple[str, ...]:
+    """Read what an item of a list consists of, as `Parameter.each`."""
+    found = _EACH.fullmatch(told)
+    if found is None:
+        return ()
+    parts = []
+    for word in (found[1] or found[2]).split(", "):
+        if word.startswith("how many ") and word.endswith(" follow"):
+            parts.append("#")
+        elif word == "and those" and "#" in parts:
+            parts.append("*")
+        elif word.isidentifier():
+            parts.append(printable(word, 40))
+        else:
+            return ()
+    return tuple(parts)
 
 
 class Scripts:
@@ -305,8 +336,11 @@ class Scripts:
         self._asked = True
         lenses = known_lenses() if self._lenses is None else self._lenses
         for lens in lenses:
-            for script in lens.scripts():
-                self.add(script)
+            try:
+                for script in lens.scripts():
+                    self.add(script)
+            except Exception as error:  # whatever a package does; no view is worth less for it
+                told_of(lens, error)
 
 
 def digest_of(source: bytes) -> str:
@@ -464,26 +498,88 @@ def _call(
         script.label = f"digest = {known.name}" if known else "digest, unknown script"
     elif script.role == "script" and known:
         script.label = f"script = {known.name}"
-    keys = args = 0
+    keys = 0
+    given: list[tuple[Node, bytes]] = []
     for node, word in zip(items[2:], words[2:], strict=False):
         if node.role == "key":
             keys += 1
             name = _name_of(known.keys, keys) if known else None
             node.label = f"KEYS[{keys}] {name[0]}".rstrip() if name else f"KEYS[{keys}]"
         elif node.role == "payload":
-            args += 1
-            name = _name_of(known.args, args) if known else None
-            if name is None:
-                node.role, node.label = "argument", f"ARGV[{args}]"
-                private = True
-            else:
-                label, parameter = name
-                node.label = f"ARGV[{args}] {label}".rstrip()
-                private = parameter.payload or parameter.type not in _VISIBLE_TYPES
-                if not parameter.payload or (parameter.type == "list" and _is_small(word)):
-                    node.role = "argument"
-            if private and hide is not None:
-                hide(node)
+            given.append((node, word))
+    parts = _parts_of(known, [word for _, word in given], scripts)
+    for number, ((node, _), part) in enumerate(zip(given, parts, strict=True), 1):
+        node.label = f"ARGV[{number}] {part.label}".rstrip()
+        node.role = "payload" if part.payload else "argument"
+        if part.private and hide is not None:
+            hide(node)
+
+
+class _Part(NamedTuple):
+    """An argument of a script, or a part of an item of a list: what to call it, and what it is."""
+
+    label: str
+    payload: bool
+    private: bool
+
+
+_NAMELESS: Final = _Part("", False, True)
+
+
+def _parts_of(known: Known | None, words: list[bytes], scripts: Scripts | None) -> list[_Part]:
+    """Answer what each of the arguments is that a script is given."""
+    declared = known.args if known else ()
+    parts: list[_Part] = []
+    for parameter in declared:
+        if len(parts) >= len(words):
+            break
+        if parameter.rest:
+            parts += _parts_of_list(_in_full(parameter, scripts), words[len(parts) :])
+        else:
+            private = parameter.payload or parameter.type not in _VISIBLE_TYPES
+            parts.append(_Part(parameter.name, parameter.payload, private))
+    return parts + [_NAMELESS] * (len(words) - len(parts))
+
+
+def _in_full(parameter: Parameter, scripts: Scripts | None) -> Parameter:
+    """Answer a parameter as the script declares it that its own declaration refers to."""
+    other = scripts.named(parameter.like) if scripts is not None and parameter.like else None
+    for one in other.args if other else ():
+        if one.name == parameter.name:
+            return one
+    return parameter
+
+
+def _parts_of_list(parameter: Parameter, words: list[bytes]) -> list[_Part]:
+    """Answer what each argument of a list is."""
+    name = parameter.name
+    if not parameter.each:
+        counts = parameter.type == "list"  # whose items are counts and times, too
+        private = parameter.payload or parameter.type not in _VISIBLE_TYPES
+        return [
+            _Part(
+                f"{name}[{number}]",
+                parameter.payload and not (counts and _is_small(word)),
+                private,
+            )
+            for number, word in enumerate(words, 1)
+        ]
+    parts: list[_Part] = []
+    item = 0
+    while len(parts) < len(words):
+        item += 1
+        follow = 0
+        for part in parameter.each:
+            label = f"{name}[{item}]"
+            if part == "*":
+                parts += [_Part(label, False, True)] * min(follow, len(words) - len(parts))
+            elif len(parts) < len(words):
+                if part == "#":
+                    word = words[len(parts)]
+                    follow = int(word) if word and _is_small(word) else 0
+                    part = "count"
+                parts.append(_Part(f"{label}.{part}", part in _PAYLOAD_NAMES, True))
+    return parts
 
 
 _SMALL: Final = re.compile(rb"[0-9]{0,15}")

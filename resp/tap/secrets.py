@@ -228,14 +228,15 @@ def _whole(node: Node, parts: list[Part]) -> None:
         elif leaf.mark == "=":
             parts.append((leaf.body + 4, leaf.due))  # behind its format
         elif leaf.mark == "?" and _text(leaf)[:1] == b"+":
-            parts.append((leaf.at + 1, leaf.end))
+            parts.append((leaf.at + 1, leaf.at + len(_text(leaf))))
 
 
 def _text(node: Node) -> bytes:
     """The bytes of a scalar, from its body on; of what is not whole, from its first byte on."""
     value = node.value
     if isinstance(value, bytes):
-        return value
+        # A CR that a chunk ends with is the half of a line's end, which must stay what it is.
+        return value.removesuffix(b"\r") if node.mark == "?" else value
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     message = getattr(value, "message", None)
@@ -374,7 +375,7 @@ def _error(node: Node, sought: list[bytes], parts: list[Part]) -> None:
         quoted += len(_QUOTING)
         quoted += text[quoted : quoted + 1] == b" "
         end = start + len(text)
-        parts.append((start + quoted, max(end, node.due)))
+        parts.append((start + quoted, end if node.mark == "?" else max(end, node.due)))
         text = text[:quoted]
     for secret in sought:
         head = secret[:_QUOTED_AT_LEAST]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from resp import encode_command
 from resp.tap.dialogue import Dialogue, Exchange, command_name, masked, words_of
+from resp.tap.meaning import payload_extents
 from resp.tap.scan import Scanner
 
 Chunk = tuple[bool, bytes]
@@ -661,3 +662,14 @@ def test_client_reply_and_what_stands_beside_it(
     assert echoes == [b"$5\r\nheard\r\n", b"$5\r\nreset\r\n", b"$2\r\non\r\n", b"$3\r\nend\r\n"]
     assert not [one for one in found if one.kind in ("lost", "malformed", "push")]
     assert [len(one.replies) for one in found if one.name.endswith("SUBSCRIBE")] == [2, 2]
+
+
+@pytest.mark.parametrize("conceal", [None, payload_extents])
+def test_a_masked_line_keeps_its_end_wherever_it_is_cut(conceal: Any) -> None:
+    error = b"-ERR unknown command 'NOSUCH', with args beginning with: 'a' 'b' \r\n"
+    for cut in range(1, len(error)):
+        dialogue = Dialogue(conceal=conceal)
+        dialogue.sent(encode_command("NOSUCH", "a", "b"), 0)
+        shown = [dialogue.received(part, 0)[0] for part in (error[:cut], error[cut:])]
+        assert b"".join(shown)[-2:] == b"\r\n", cut
+        assert b"'a'" not in b"".join(shown)

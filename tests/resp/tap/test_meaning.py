@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emq.lens import lens
-from emq.scripts import CLAIM, ENQUEUE, ENQUEUE_MANY, Transition
-from resp import encode_command
+from emq.scripts import CLAIM, COMPLETE_AND_CLAIM, ENQUEUE, ENQUEUE_MANY, Transition
+from resp import Script, encode_command
+from resp.tap import lens as lens_module
 from resp.tap.dialogue import Dialogue, Exchange, Frame, words_of
 from resp.tap.frames import Node
 from resp.tap.meaning import MAX_SCRIPTS, Scripts, annotate, payload_extents, read_names
@@ -178,6 +179,41 @@ def test_names_in_other_styles() -> None:
     assert read_names(b"return KEYS[1]", sha="abcdef" * 7).name == "script abcdefab"
     hostile = read_names(b"-- \x1b[2J: x\n-- KEYS[1] \xe2\x80\xaename hash x\n-- KEYS[999999] a\n")
     assert all(name.isprintable() for name in (hostile.name, *(k.name for k in hostile.keys)))
+
+
+def test_a_list_is_told_part_by_part(scripts: Scripts) -> None:
+    job = f"emq:{{q}}:job:{_ID}"
+    items = (_ID, "cargo", 2, "due", "+5", _ID, "5", 0)
+    many = asked("EVALSHA", ENQUEUE_MANY.script.sha, 1, "emq:{q}:", *items)
+    assert told(annotate(many, scripts).request)[4:] == [
+        ("argument", "ARGV[1] items[1].id"),
+        ("payload", "ARGV[2] items[1].payload"),
+        ("argument", "ARGV[3] items[1].count"),
+        ("argument", "ARGV[4] items[1]"),
+        ("argument", "ARGV[5] items[1]"),
+        ("argument", "ARGV[6] items[2].id"),
+        ("payload", "ARGV[7] items[2].payload"),
+        ("argument", "ARGV[8] items[2].count"),
+    ]
+    fused = asked("EVALSHA", COMPLETE_AND_CLAIM.script.sha, 1, job, 1, 500, 0, "cargo")
+    assert told(annotate(fused, scripts).request)[-2:] == [
+        ("argument", "ARGV[3] kept[1]"),
+        ("payload", "ARGV[4] kept[2]"),
+    ]
+    lying = asked("EVALSHA", ENQUEUE_MANY.script.sha, 1, "emq:{q}:", _ID, "c", "9" * 15, "x")
+    assert told(annotate(lying, scripts).request)[-1] == ("argument", "ARGV[4] items[1]")
+
+
+def test_a_lens_that_fails_harms_no_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scripts() -> list[Script]:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(lens_module, "_failures", [])
+    registry = Scripts([lens._replace(name="bad", scripts=scripts), lens])
+    known = registry.get(CLAIM.script.sha)
+    assert known is not None
+    assert known.name == "claim"
+    assert lens_module.failures() == ["'bad' has no scripts: RuntimeError: broken"]
 
 
 def test_files_give_names(tmp_path: Path) -> None:
