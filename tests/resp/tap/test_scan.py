@@ -30,7 +30,8 @@ def scan(chunks: list[bytes], **options: Any) -> tuple[list[Found], Scanner]:
         fed += len(chunk)
         assert scanner.offset == fed
         assert scanner.open_at + scanner.open_size == fed
-        assert len(scanner.open()) == min(scanner.open_size, options.get("keep", KEEP))
+        if scanner.open_size < 4096:  # it is a copy: of long frames, once at the end
+            assert len(scanner.open()) == min(scanner.open_size, options.get("keep", KEEP))
     place = 0
     for at, size, _, _ in found:
         assert at == place
