@@ -128,6 +128,8 @@ class Options:
             if getattr(self, hook) is not None and not callable(getattr(self, hook)):
                 raise AddressError(f"{hook} must be a function, or None")
         methods = ("connection", "write", "read", "closed")
+        if isinstance(self.tap, type):
+            raise AddressError(f"tap must be a Tap, as in tap={self.tap.__name__}(), not the class")
         if self.tap is not None and not all(hasattr(self.tap, name) for name in methods):
             raise AddressError(f"tap must be a Tap or None, not {type(self.tap).__name__}")
         if self.on_connect is not None and not callable(self.on_connect):

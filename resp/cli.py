@@ -165,16 +165,27 @@ class _Version(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints quote no password: a URL may stand where it does not belong."""
+    """A parser whose complaints are a line, which names the command whose --help tells more.
+
+    They quote no password: a URL may stand where it does not belong.
+    """
+
+    def __init__(self, *args: Any, command: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._command = command
 
     def error(self, message: str) -> NoReturn:
-        super().error(output.without_passwords(message))
+        where = f"{PROG} {self._command}".rstrip()
+        output.tell(f"{output.without_passwords(message)}; see {where} --help")
+        raise SystemExit(2)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of a command line. Only the command that it names is told its arguments."""
+    asked = next((word for word in words if not word.startswith("-")), None)
     parser = _Parser(
         prog=PROG,
+        command=asked if asked in _COMMANDS else "",
         description="Look at what goes over the wire between a program and its Valkey.",
         epilog="COMMAND --help tells more, with examples. Exit codes: 0 done, 1 refused, "
         "2 wrong usage, 3 no connection.",
@@ -183,9 +194,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    asked = next((word for word in words if not word.startswith("-")), None)
     for name, summary in _COMMANDS.items():
-        command = commands.add_parser(name, help=summary)
+        command = commands.add_parser(name, help=summary, command=name)
         if name == asked:
             importlib.import_module(f".commands.{name}", __package__).arguments(command)
     return parser

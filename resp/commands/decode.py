@@ -117,7 +117,10 @@ class _Reader:
         at, data = scanner.open_at, scanner.open()
         nodes = parse(data, at, inline=self._requests)
         self._write(at, data, nodes)
-        output.tell(_told(nodes) or scanner.fault or "the input ends within a frame")
+        told = _told(nodes) or scanner.fault or "the input ends within a frame"
+        if nodes and nodes[0].mark == "?" and not nodes[0].at:
+            told += _what_else(data)
+        output.tell(told)
         return 1
 
     def _frame(self, at: int, data: bytes) -> bool:
@@ -205,6 +208,13 @@ def _told(nodes: list[Node]) -> str:
     return f"the input ends at offset {last.end}, too early: {', '.join(reversed(parts))}"
 
 
+def _what_else(data: bytes) -> str:
+    """What to do with an input that is no RESP from its first byte on."""
+    if data.startswith(b"\x89RESPTAP"):
+        return "; it is a recording, which python -m resp tap FILE shows"
+    return "; RESP is wanted, or a dump of it: see python -m resp decode --help"
+
+
 _NAMES: Final = {
     "*": "an array", "%": "a map", "~": "a set", ">": "a push", "|": "attributes",
     "$": "a bulk string", "!": "an error", "=": "a verbatim string", ";": "a chunk",
@@ -227,6 +237,9 @@ _DUMPED: Final = re.compile(
 )
 _LITERAL: Final = re.compile(r"[\s(\[]*[bB]?[\"']")
 _ESCAPED: Final = re.compile(r"\\(?:[rn0]|x[0-9a-fA-F]{2})")
+_MARKED: Final = re.compile(r"\s*[-+:,#($_!=*%~>|;.]")
+# RESP in quotes, with anything around it: `read(3, "+OK\r\n", 100) = 5`.
+_LOGGED: Final = re.compile(r"""(["'])([-+:,#(_$!=*%~>|](?:\\.|(?!\1)[^\\\n])*?\\r\\n)\1""")
 _DIGITS: Final = re.compile(r"(?:0[xX])?[0-9a-fA-F]+(?:[\s,:;]+(?:0[xX])?[0-9a-fA-F]+)*[\s,:;]*")
 
 
@@ -287,6 +300,8 @@ def written(data: bytes, digits: bool = False) -> bytes:
     if _LITERAL.match(text):
         return _from_literals(text)
     if _ESCAPED.search(text):
+        if _LOGGED.search(text) and not _MARKED.match(text):
+            return _unescaped("".join(found[2] for found in _LOGGED.finditer(text)))
         # Lines as they were pasted: those of the stream are escapes.
         return _unescaped(text.replace("\r", "").replace("\n", ""))
     if _DIGITS.fullmatch(text.strip()):
@@ -324,7 +339,19 @@ _GROUPS: Final = re.compile(r"(?:[0-9a-fA-F]{2,16}(?:\s{1,2}(?=[0-9a-fA-F])|\s|$
 
 
 def _undumped(text: str) -> bytes:
-    """Answer the bytes of a dump: of `xxd`, of `hexdump` with and without -C, of `od -A x`."""
+    """Answer the bytes of a dump: of `xxd`, of `hexdump` with and without -C, of `od`."""
+    try:
+        return _of_dump(text, 16)
+    except InputError:
+        # od counts in octal, if it is not told otherwise.
+        try:
+            return _of_dump(text, 8)
+        except ValueError:
+            pass
+        raise
+
+
+def _of_dump(text: str, radix: int) -> bytes:
     data = bytearray()
     base: int | None = None
     line_bytes = b""
@@ -338,7 +365,7 @@ def _undumped(text: str) -> bytes:
         found = _OFFSET.match(line)
         if found is None:
             raise InputError(f"no dump: line {number} does not begin with an offset")
-        offset = int(found[1], 16)
+        offset = int(found[1], radix)
         base = offset if base is None else base
         here = offset - base
         if squeezed and line_bytes and here > len(data):

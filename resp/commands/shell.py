@@ -222,6 +222,7 @@ class Shell:
         self._typing = typing
         self._pushes: list[Push] = []
         self._tap = Tap()
+        self._origin_ns = time.monotonic_ns()  # the 0 of what views show
         self._address, self._options = self._where(url)
         self._connector: Connector | None = None
         self._scripts: Scripts | None = None
@@ -326,12 +327,15 @@ class Shell:
 
     def _dial(self, address: Address, options: Options) -> bool:
         """Be connected so from now on, if that works."""
+        self._began_ns = time.monotonic_ns()
         try:
             # Dials, which a connector that was only made does not.
             connector = Connector(address, options).sibling()
         except Refused as error:  # what is there goes on
             self.deny(str(error))
             return False
+        finally:
+            self._ended_ns = time.monotonic_ns()
         self._drop()
         self._connector, self._address, self._options = connector, address, options
         self._names = None
@@ -541,7 +545,9 @@ class Shell:
         self, words: Sequence[bytes], show: Callable[[Exchange, Scripts, Style], list[str]]
     ) -> None:
         """Show the exchanges of the last command, or as many of the last as a number says."""
-        if len(words) > 1 or (words and not (words[0].isdigit() and len(words[0]) < 10)):
+        if len(words) > 1 or (
+            words and not (words[0].isdigit() and 0 < int(words[0][:10]) < 10**9)
+        ):
             raise _Usage
         held = list(self._tap.exchanges())
         began, ended = self._began_ns, self._ended_ns
@@ -559,14 +565,22 @@ class Shell:
         """Show what the bytes of the last command were, a token a line."""
         from ..tap import views
 
-        self._view(words, lambda one, scripts, style: views.tree(one, scripts=scripts, style=style))
+        self._view(
+            words,
+            lambda one, scripts, style: views.tree(
+                one, scripts=scripts, style=style, origin_ns=self._origin_ns
+            ),
+        )
 
     def hex(self, words: Sequence[bytes]) -> None:
         """Show the bytes of the last command."""
         from ..tap import views
 
         self._view(
-            words, lambda one, scripts, style: views.hexdump(one, scripts=scripts, style=style)
+            words,
+            lambda one, scripts, style: views.hexdump(
+                one, scripts=scripts, style=style, origin_ns=self._origin_ns
+            ),
         )
 
     def summary(self, words: Sequence[bytes]) -> None:
@@ -574,7 +588,10 @@ class Shell:
         from ..tap import views
 
         self._view(
-            words, lambda one, scripts, style: [views.line(one, scripts=scripts, style=style)]
+            words,
+            lambda one, scripts, style: [
+                views.line(one, scripts=scripts, style=style, origin_ns=self._origin_ns)
+            ],
         )
 
     def cost(self, words: Sequence[bytes]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_URL: Final = "valkey://127.0.0.1:6379"
 _URLS: Final = ("EMQ_URL", "VALKEY_URL", "REDIS_URL")
+_IN_CAPITALS: Final = re.compile(r"[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_.]+)?")
 _BATCH: Final = 500  # exchanges of a recording
 _KEEP: Final = 64 * 1024  # bytes kept of a frame for views that elide; --full keeps the usual
 _WAITING: Final = 8 << 20  # characters of views that a slow reader may leave untaken
@@ -120,7 +122,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     written = parser.add_argument_group("where it goes")
     written.add_argument("-o", metavar="FILE", dest="out", help="the views, instead of stdout")
     written.add_argument(
-        "--write", metavar="FILE", help="record all that crosses, whatever the filters"
+        "--write",
+        metavar="FILE",
+        help="record all that crosses, whatever the filters; a recording that is there goes on",
     )
     written.add_argument("--html", metavar="FILE", help="one page with all of it, at the end")
 
@@ -159,6 +163,7 @@ def run(options: argparse.Namespace) -> int:
         raise argparse.ArgumentError(None, "--write makes a recording, FILE is one; leave one out")
     if options.json and options.view:
         raise argparse.ArgumentError(None, "--json and --as are two views; choose one")
+    _different_files(options)
     if options.file is not None:
         return _read(options)
     if options.listen is not None:
@@ -172,13 +177,44 @@ def run(options: argparse.Namespace) -> int:
     is_command = find(words) is not None
     if not (is_command and program[0].isupper()) and shutil.which(program[0]) is not None:
         return _wrap(options, program)
-    if is_command:
+    if is_command or _IN_CAPITALS.fullmatch(program[0]):  # of a module, or newer than our table
         return _command(options, words)
     raise argparse.ArgumentError(
         None,
         f"{ascii(program[0])[:80]} is no program on PATH and no command of the server's; "
         "write its path, or the command in full",
     )
+
+
+def _different_files(options: argparse.Namespace) -> None:
+    """Refuse to write over the recording that is read, or two things into one file."""
+    named: list[tuple[str, str]] = []
+    for name, path in (
+        ("FILE", options.file),
+        ("-o", options.out),
+        ("--write", options.write),
+        ("--html", options.html),
+    ):
+        if path is None or _is_device(path):
+            continue
+        for other, before in named:
+            if _same_file(path, before):
+                raise argparse.ArgumentError(
+                    None, f"{other} and {name} are one file, {path!a}; name another for {name}"
+                )
+        named.append((name, path))
+
+
+def _is_device(path: str) -> bool:
+    """Whether nothing that is written there can be lost: a terminal, a pipe, /dev/null."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one is not there yet
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _server(options: argparse.Namespace) -> str:
@@ -332,6 +368,7 @@ class _Show:
 
         self.failed = False
         self.unread = False
+        self.filtered = self.passed = 0  # exchanges that met the filters, and that got through
         self.stop: Callable[[], object] | None = None  # called when there is nothing more to do
         self.origin_ns: int | None = None
         self._options = options
@@ -465,7 +502,9 @@ class _Show:
             if request is not None and request.words and request.words[0][:1] in _LEARNED:
                 self._learn(exchange)
         if self._filters:
+            self.filtered += len(exchanges)
             exchanges = list(filter(self._test, exchanges))
+            self.passed += len(exchanges)
         if self._count is not None:
             exchanges = exchanges[: self._count]
             self._count -= len(exchanges)
@@ -538,6 +577,11 @@ class _Show:
             self.unread = self.failed = True
         except (OSError, ValueError) as error:
             self._fail(str(error))
+        if self.filtered and not self.passed and not self.failed:
+            tell(
+                f"none of {self.filtered:,} exchanges got through --filter; "
+                "see python -m resp tap --help"
+            )
         left_out = getattr(self._out, "left_out", 0)
         if left_out:
             tell(f"{left_out} chunks of views were left out: their reader is slow; use -o FILE")

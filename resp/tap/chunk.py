@@ -21,4 +21,17 @@ class Record(NamedTuple):
     data: bytes
 
 
-__all__ = ["Record"]
+def check_number(name: str, number: object, least: int = 1) -> None:
+    """Check an argument that is a whole number from `least`.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is below.
+    """
+    if type(number) is not int:
+        raise TypeError(f"{name} is a whole number, not {type(number).__name__}")
+    if number < least:
+        raise ValueError(f"{name} must be above {least - 1}: {number}")
+
+
+__all__ = ["Record", "check_number"]

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from .chunk import check_number
 from .frames import WORD, Node, is_sound, parse, unquoted
 from .scan import KEEP, Scanner
 from .secrets import COMMANDS, draws_secrets, secret_arguments, secret_parts
@@ -214,6 +215,10 @@ class Dialogue:
         keep: int = KEEP,
         conceal: Callable[[Exchange], Iterable[Extent]] | None = None,
     ) -> None:
+        check_number("connection", connection, 0)
+        check_number("keep", keep, 0)
+        if conceal is not None and not callable(conceal):
+            raise TypeError(f"conceal is a function or None, not {type(conceal).__name__}")
         self.connection = connection
         self._conceal = conceal
         self._up = Scanner(requests=True, keep=keep)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from ..errors import RespError
-from .dialogue import Exchange
+from .dialogue import CONTAINERS, Exchange
 from .frames import parse
 
 if TYPE_CHECKING:
@@ -139,9 +139,17 @@ def _term(term: str, scripts: Any) -> Test:
         return _direction(value)
     if term == "error":
         return is_error
-    if not _COMMAND.fullmatch(term):
+    if not _COMMAND.fullmatch(term) or not _may_have(term):
         raise ValueError(f"{ascii(term)[:60]} is no term; write {_KNOWN}")
     return _command(term)
+
+
+def _may_have(term: str) -> bool:
+    """Whether a term `CONTAINER:SUB` can be one: a label that is misspelt would match nothing."""
+    first, colon, _ = term.upper().partition(":")
+    if not colon or not first.replace("_", "").isalnum():  # a glob, or a command of a module
+        return True
+    return first.encode() in CONTAINERS
 
 
 def _command(term: str) -> Test:

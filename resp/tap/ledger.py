@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from .chunk import check_number
 from .meaning import Scripts, annotate
 
 if TYPE_CHECKING:
@@ -192,8 +193,7 @@ class Ledger:
         *,
         most: int = _MOST_SUBJECTS,
     ) -> None:
-        if most < 1:
-            raise ValueError(f"most must be above 0: {most}")
+        check_number("most", most)
         self._lenses = tuple(lenses)
         self.scripts = Scripts(self._lenses) if scripts is None else scripts
         self._find: list[Callable[[bytes], str | None]] = [lens.subject for lens in self._lenses]
@@ -392,6 +392,7 @@ class Ledger:
             style: Colours: `style.COLORS` for a terminal; None is without.
             most: Rows of a table; what is beyond is summed up as `(others)`.
         """
+        check_number("most", most)
         total = self.total
         lines = [
             f"{_many(total.exchanges, 'exchange')}, {_many(total.round_trips, 'round trip')}, "
@@ -581,6 +582,8 @@ def _sum(costs: Iterable[Cost]) -> Cost:
 
 def _first(rows: dict[str, Cost], most: int | None) -> dict[str, Cost]:
     """The first rows and, as one, the others; `(none)` stays."""
+    if most is not None:
+        check_number("most", most)
     if most is None or len(rows) <= most:
         return rows
     none = rows.get(NONE)

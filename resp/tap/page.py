@@ -121,12 +121,16 @@ class Page:
     def write(self, path: str | os.PathLike[str]) -> int:
         """Write the page to a file. Answer how many exchanges are in it.
 
-        A reader, or a run that is interrupted, never meets half of one.
+        A reader, or a run that is interrupted, never meets half of one. What is no regular file, a
+        device or a pipe, is written to; a link stays one.
 
         Raises:
             OSError: It cannot be written; what was there before still is.
         """
-        target = Path(path)
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            target.write_text(self.render(), encoding="utf-8", newline="\n")
+            return len(self._exchanges)
         beside = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             beside.write_text(self.render(), encoding="utf-8", newline="\n")

@@ -243,7 +243,11 @@ class Proxy:
                 )
                 self.host, self.port = server.sockets[0].getsockname()[:2]
         except OSError as error:
-            told = os.strerror(error.errno) if error.errno else str(error)
+            # The number of an error in a name is none of the system's.
+            if error.errno and not isinstance(error, socket.gaierror):
+                told = os.strerror(error.errno)
+            else:
+                told = error.strerror or str(error)
             raise ConnectFailed(
                 f"cannot listen on {self._listen}: {told}; give another place to --listen"
             ) from error

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from .chunk import Record
+from .chunk import Record, check_number
 from .dialogue import Dialogue, Exchange
 
 if TYPE_CHECKING:
@@ -81,12 +81,7 @@ class Tap:
         payloads: bool = True,
     ) -> None:
         for name, number in (("capacity", capacity), ("max_bytes", max_bytes)):
-            if type(number) is not int:
-                raise TypeError(f"{name} is a whole number, not {type(number).__name__}")
-        if capacity < (1 if file is None else 0):
-            raise ValueError(f"capacity must be above 0: {capacity}")
-        if max_bytes < 1:
-            raise ValueError(f"max_bytes must be above 0: {max_bytes}")
+            check_number(name, number, 0 if name == "capacity" and file is not None else 1)
         self.error: Exception | None = None
         self._on = True
         self._capacity = capacity

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..decode import ErrorReply, Verbatim
 from . import table
+from .chunk import check_number
 from .dialogue import Exchange, Frame, command_name
 from .frames import AGGREGATES, Node, parse, spans
 from .style import COLORS, ELLIPSIS, PLAIN, Style, escaped, padded, quoted, width
@@ -289,6 +290,8 @@ def tree(
         style: Colours, or none.
         origin_ns: The monotonic time that is shown as 0.
     """
+    if limit is not None:
+        check_number("limit", limit)
     lines = [_title(exchange, scripts, origin_ns, style)]
     for frame, nodes, sent in _annotated(exchange, scripts):
         lines.append(_direction(exchange, frame, sent, style))
@@ -593,6 +596,8 @@ def hexdump(
         style: Colours, or none.
         origin_ns: The monotonic time that is shown as 0.
     """
+    if limit is not None:
+        check_number("limit", limit)
     lines = [_title(exchange, scripts, origin_ns, style)]
     for frame, nodes, sent in _annotated(exchange, scripts):
         lines.append(_direction(exchange, frame, sent, style))

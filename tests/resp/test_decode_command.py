@@ -64,6 +64,16 @@ def _decode(*options: str, stdin: bytes) -> tuple[int, str, str]:
         (r"""[b'+a\r\n', b"+b\r\n"]""", b"+a\r\n+b\r\n"),
         ("(b'+a\\r\\n'\n b'+b\\r\\n')\n", b"+a\r\n+b\r\n"),
         (r'"+OK\r\n"', b"+OK\r\n"),
+        (
+            r"""read(3, "+OK\r\n", 100) = 5""" + "\n" + r"""read(3, ":1\r\n", 9) = 4""",
+            b"+OK\r\n:1\r\n",
+        ),
+        (r"2026-01-01 12:00 DEBUG sent b'*1\r\n$4\r\nPING\r\n' to 7", _PING),
+        (
+            "0000000 2a 32 0d 0a 24 33 0d 0a 47 45 54 0d 0a 24 31 0d\n"
+            "0000020 0a 6b 0d 0a\n0000024\n",
+            b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
+        ),  # od counts in octal
         ("PING\n", b"PING\n"),
         ("", b""),
     ],
@@ -312,3 +322,11 @@ def test_a_large_blob_is_elided() -> None:
     code, out, _ = _decode("--as", "tree", stdin=b"$%d\r\n%b\r\n" % (size, b"\x00" * size))
     assert code == 0
     assert len(out) < 4096
+
+
+def test_what_is_no_resp_at_all_is_told_with_a_next_step() -> None:
+    code, _, told = _decode(stdin=b"hello world")
+    assert (code, told.count("\n")) == (1, 1)
+    assert "; RESP is wanted, or a dump of it" in told
+    _, _, told = _decode(stdin=b"\x89RESPTAP\r\n\x1a\n")
+    assert "python -m resp tap FILE" in told

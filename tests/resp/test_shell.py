@@ -748,3 +748,12 @@ def test_tap_sees_what_a_shell_says(server: Server, tmp_path: Path, fresh_name: 
     )
     [line] = done.stderr.splitlines()
     assert f"GET {fresh_name}" in line
+
+
+def test_views_count_from_the_beginning_and_show_what_dialing_said(run: Run) -> None:
+    shown = run(stdin=b"PING\n\\line 9\nSELECT 1\n\\line\n\\tree 0\n")
+    seconds = [float(line.split()[0]) for line in shown.stdout.splitlines() if b" B> " in line]
+    assert seconds
+    assert max(seconds) < _PATIENCE_S
+    assert b"SELECT 1" in shown.stdout.partition(b"OK\n")[2]
+    assert b"usage: \\tree" in shown.stderr

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -240,3 +242,24 @@ def test_what_can_not_be_written_leaves_what_was_there(
     assert list(tmp_path.iterdir()) == [target]
     with pytest.raises(OSError, match=r"absent"):
         page.write(tmp_path / "absent" / "out.html", [])
+
+
+def test_a_link_stays_one_and_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    kept = page.Page(lenses=[])
+    target, link, pipe = tmp_path / "a.html", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("before")
+    link.symlink_to(target)
+    kept.write(link)
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == kept.render()
+
+    os.mkfifo(pipe)
+    came: list[str] = []
+    reader = threading.Thread(
+        target=lambda: came.append(pipe.read_text(encoding="utf-8")), daemon=True
+    )
+    reader.start()
+    kept.write(pipe)
+    assert pipe.is_fifo()
+    reader.join(30)
+    assert came == [kept.render()]

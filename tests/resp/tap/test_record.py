@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resp import Tap, encode_command
+from resp import AddressError, Tap, connect, encode_command
 from resp.tap import recording
 from resp.tap.dialogue import Exchange
 from resp.tap.record import Record
@@ -297,3 +297,36 @@ def test_importing_resp_loads_no_views() -> None:
 def test_arguments_of_other_types_are_refused(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(TypeError, match=told):
         Tap(**arguments)
+
+
+@pytest.mark.parametrize("wrong", [-1, "x", True, 1.5])
+def test_a_number_that_is_none_is_refused_at_once(wrong: Any) -> None:
+    from resp.tap import Dialogue, Ledger, hexdump, tree
+
+    dialogue = Dialogue()
+    dialogue.sent(b"*1\r\n$4\r\nPING\r\n", 1)
+    _, [exchange] = dialogue.received(b"+PONG\r\n", 2)
+    calls: dict[str, Callable[[], object]] = {
+        "capacity": lambda: Tap(wrong),
+        "max_bytes": lambda: Tap(max_bytes=wrong),
+        "most": lambda: Ledger(most=wrong),
+        "most ": lambda: Ledger().render(most=wrong),
+        "most  ": lambda: Ledger().as_json(most=wrong),
+        "keep": lambda: Dialogue(keep=wrong),
+        "connection": lambda: Dialogue(wrong),
+        "limit": lambda: tree(exchange, limit=wrong),
+        "limit ": lambda: hexdump(exchange, limit=wrong),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError if wrong == -1 else TypeError, match=f"^{name.strip()} "):
+            call()
+    with pytest.raises(TypeError, match=r"^conceal is a function"):
+        Dialogue(conceal=wrong)
+
+
+def test_the_class_is_no_tap_and_what_is_lazy_is_listed() -> None:
+    from resp import tap
+
+    with pytest.raises(AddressError, match=r"tap=Tap\(\)"):
+        connect("valkey://127.0.0.1", tap=Tap)
+    assert set(tap.__all__) <= set(dir(tap))

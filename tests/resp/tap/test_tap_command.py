@@ -134,7 +134,9 @@ def test_an_error_quotes_no_password(words: list[str], capsys: pytest.CaptureFix
         ["nothing"],
         ["tap", "--nothing"],
         ["tap", "--as", "other", "f"],
+        ["tap", "file", "another"],
         ["tap", "--filter", "sise>3", "f"],
+        ["tap", "--filter", "ky:cart:*", "f"],
         ["tap", "--count", "0", "f"],
         ["tap", "--limit", "x", "f"],
     ],
@@ -143,7 +145,10 @@ def test_wrong_usage_is_two(words: list[str], capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as left:
         main(words)
     assert left.value.code == 2
-    assert "usage: python -m resp" in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines()
+    asked = " tap" if words[:1] == ["tap"] else ""
+    assert line.startswith("resp: ")
+    assert line.endswith(f"; see python -m resp{asked} --help")
 
 
 @pytest.mark.parametrize(
@@ -567,3 +572,58 @@ def test_a_pipelined_load_keeps_a_good_part_of_its_rate(server: Server, tmp_path
             way.close()
     direct, through = map(statistics.median, times)
     assert direct / through > 0.2
+
+
+@pytest.mark.parametrize("option", ["-o", "--html"])
+def test_a_recording_that_is_read_is_not_written_over(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "day.tap"
+    recording.Writer(kept).close()
+    before = kept.read_bytes()
+    link = tmp_path / "link"
+    link.symlink_to(kept)
+    for other in (kept, link, tmp_path / "." / "day.tap"):
+        assert main(["tap", str(kept), option, str(other)]) == 2
+        assert f"FILE and {option} are one file" in capsys.readouterr().err
+        assert kept.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-o", "x", "--write", "x"], ["-o", "x", "--html", "./x"], ["--write", "x", "--html", "x"]],
+)
+def test_two_outputs_are_two_files(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tap", *words, "--", "true"]) == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_filter_that_lets_nothing_through_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "day.tap"
+    with recording.Writer(kept) as writer:
+        number = writer.connection()
+        writer.sent(number, b"*1\r\n$4\r\nPING\r\n", 1)
+        writer.received(number, b"+PONG\r\n", 2)
+    assert main(["tap", str(kept), "--filter", "PNIG"]) == 0
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert captured.err.startswith("resp: none of 1 exchanges got through --filter; ")
+    assert main(["tap", str(kept), "--filter", "PING"]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_in_capitals_a_command_may_be_one_that_we_do_not_know(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tap", "--to", server.url, "--as", "line", "--", "JSON.NOSUCH", "a"]) == 1
+    assert "unknown command" in capsys.readouterr().out
+
+
+def test_a_host_that_is_none_is_named_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tap", "--listen", "no-such-host.invalid:0"]) == 3
+    assert "Unknown error" not in capsys.readouterr().err
