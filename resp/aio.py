@@ -274,7 +274,15 @@ class _Link(asyncio.Protocol):
         """Send one command; its waiter sleeps already, on a future that is to be awaited."""
         waiter = _Task(data, 1, deadline)
         waiter.sleep = self._loop.create_future()
-        self._post(waiter)
+        protocol = self.protocol
+        protocol.ask(waiter)
+        waiting = len(protocol.outbox)  # as in `_post`, without the cost of calls
+        if not protocol.owed or (
+            waiting >= _FLUSH_AT and 3 * waiting >= protocol.asked - protocol.answered
+        ):
+            self._flush()
+        elif not self._flush_due:
+            self._flush_soon()
         if self._alarm_at > deadline + _LATE_S:
             self._set_alarm(deadline)
         return waiter
@@ -631,7 +639,11 @@ class AsyncConnector:
         Raises:
             ServerError: The server answered an error.
         """
-        deadline = self._deadline(timeout)
+        # As in `_deadline`, without the cost of a call.
+        if timeout is None and get_running_loop() is self._home:
+            deadline = monotonic() + self._timeout
+        else:
+            deadline = self._deadline(timeout)
         data = frame(args)
         link = self._link
         if link is None or link.protocol.broken is not None:
@@ -665,7 +677,10 @@ class AsyncConnector:
             ServerError: The script, or SCRIPT LOAD, answered an error.
             ShaMismatch: SCRIPT LOAD answered another digest; the script was not run.
         """
-        deadline = self._deadline(timeout)
+        if timeout is None and get_running_loop() is self._home:
+            deadline = monotonic() + self._timeout
+        else:
+            deadline = self._deadline(timeout)
         try:
             data = script.frame(keys, args)
         except AttributeError:

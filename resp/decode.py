@@ -989,18 +989,13 @@ def _one_shot(data: bytes | bytearray, max_bulk: int, max_depth: int) -> list[Re
         return []
     if len(data) <= _LONGEST_SCALAR and data in _SCALAR_REPLIES:
         return [_SCALAR_REPLIES[data]]
+    size = len(data)
     if data[0] == _BULK:
-        eol = data.find(b"\r\n", 1, _HEADER)
-        line = data[: max(eol, 0)]
-        size = _BULKS[line] if line in _BULKS else _bulk_size(line)
-        if (
-            size >= 0
-            and len(data) == eol + size + 4
-            and size <= max_bulk
-            and data.endswith(b"\r\n")
-        ):
-            return [data[eol + 2 : -2]]
-    if len(data) > _ONE_SHOT:
+        head = _bulk_heads[size] if size in _bulk_heads else _bulk_head(size)
+        if head and data.startswith(head) and data.endswith(b"\r\n"):
+            blob = data[len(head) : -2]
+            return [blob] if len(blob) <= max_bulk else []
+    if size > _ONE_SHOT:
         return []
     tokens = data.split(b"\r\n")
     if tokens.pop():
@@ -1039,6 +1034,24 @@ def _flat(tokens: list[bytes]) -> list[Reply]:
         else:
             return []
     return items
+
+
+_bulk_heads: Final[dict[int, bytes]] = {}
+
+
+def _bulk_head(size: int) -> bytes:
+    """Answer how a bulk begins that is `size` bytes, from its `$` to its last CRLF, or b"".
+
+    One at the most is so long: a length tells how many digits announce it.
+    """
+    head = b""
+    for digits in range(1, len(b"%d" % size) + 1):
+        length = size - len(b"$\r\n\r\n") - digits
+        if length >= 0 and len(b"%d" % length) == digits:
+            head = b"$%d\r\n" % length
+    if size <= _ONE_SHOT:
+        _bulk_heads[size] = head
+    return head
 
 
 def _bulk_size(line: bytes) -> int:

@@ -125,9 +125,10 @@ _REFUSED: Final[dict[str, str]] = {
 }
 _TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
 # Names that need no second look, and how their commands begin. Bounded: a caller may draw names
-# from anywhere.
+# from anywhere. When it is full it begins anew, for the next names may be the ones that come often.
 _heads: dict[object, Head] = {}
 _HEADS_AT_MOST: Final = 1000
+_LONGEST_NAME: Final = 64
 
 
 def frame(command: Command) -> bytes:
@@ -383,7 +384,9 @@ def check_name(command: tuple[Arg, ...]) -> None:
     if name in _REFUSED:
         raise RefusedCommand(f"{name} cannot be sent as a command: {_REFUSED[name]}")
     one_word = word != "CLIENT" and isinstance(command[0], (str, bytes))
-    if one_word and len(_heads) < _HEADS_AT_MOST:
+    if one_word and len(cast("str | bytes", command[0])) <= _LONGEST_NAME:
+        if len(_heads) >= _HEADS_AT_MOST:
+            _heads.clear()
         _heads[command[0]] = Head(command[0])
 
 

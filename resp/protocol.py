@@ -338,10 +338,12 @@ class Protocol:
         """
         if self.broken is not None:
             raise ConnectionLost(self.broken, may_have_run=False) from self._cause
-        if counted and self.asked - self.answered + waiter.missing > self.max_pending:
+        missing = waiter.missing
+        place = self.asked + missing
+        if counted and place - self.answered > self.max_pending:
             raise self.overload()
-        self.asked = waiter.place = self.asked + waiter.missing
-        self._counters.commands += waiter.missing
+        self.asked = waiter.place = place
+        self._counters.commands += missing
         # One step for the interpreter: an interrupt leaves the waiter out, or in with its bytes.
         self.outbox.append(waiter)
 
@@ -432,11 +434,9 @@ class Protocol:
                 if missing == 1:
                     waiter.replies.append(replies[at])
                     at += 1
-                    self.answered += 1
                 else:
                     share = replies[at : at + missing]
                     at += len(share)
-                    self.answered += len(share)
                     waiter.replies += share
                     if len(share) < missing:
                         waiter.missing = missing - len(share)
@@ -446,6 +446,7 @@ class Protocol:
                 if not waiter.missing:
                     owed.popleft()
         finally:
+            self.answered += at
             self._counters.replies += at
 
     def everybody(self) -> list[Waiter]:

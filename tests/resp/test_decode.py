@@ -683,3 +683,23 @@ def test_a_limit_is_a_whole_number(limit: Any) -> None:
 def test_a_decoder_is_fed_bytes(data: Any) -> None:
     with pytest.raises(TypeError, match="fed bytes"):
         Decoder().feed(data)
+
+
+@pytest.mark.parametrize("size", [*range(13), *range(95, 104), 999, 1000, 4086, 4096, 9999, 10_000])
+def test_one_bulk_a_chunk_is_as_long_as_it_says(size: int) -> None:
+    """A chunk's length tells how a bulk that fills it begins; what begins otherwise is no such."""
+    whole = b"$%d\r\n%b\r\n" % (size, b"x" * size)
+    assert decode(Decoder, [whole], singly=False).replies == [typed(b"x" * size)]
+    for near in (
+        b"$%d\r\n%b\r\n" % (size + 1, b"x" * size),
+        b"$%d\r\n%b\r\n" % (size, b"x" * (size + 1)),
+        b"$0%d\r\n%b\r\n" % (size, b"x" * size),
+        whole[:-2] + b"xx",
+        whole[:-1],
+        whole + b"\n",
+        b"+" + whole[1:],
+    ):
+        assert decode(Decoder, [near], singly=False) == decode(plain, [near], singly=False)
+    if size:
+        with pytest.raises(ProtocolError):
+            replies(whole, max_bulk=size - 1)

@@ -283,6 +283,9 @@ def test_many_names_pass_and_are_not_all_remembered() -> None:
     for number in range(3000):
         frame((f"NAME{number}",))
     assert len(plan._heads) <= 1000
+    assert "NAME2999" in plan._heads, "a name that came when many had come before"
+    frame(("N" * 1000,))
+    assert "N" * 1000 not in plan._heads
     with pytest.raises(RefusedCommand):
         frame(("QUIT",))
     assert boot_frame(("QUIT",)) == b"*1\r\n$4\r\nQUIT\r\n"
