@@ -399,8 +399,8 @@ class Dialogue:
                 return
             # What an argument is may hang on its first byte.
             due = items[-1].due if items and items[-1].stop > items[-1].body else 0
-        elif data[:1] != b"*":  # a line of words
-            hidden = _behind_name(data, at)
+        elif data[:1] != b"*":  # a line of words; which are payload shows when all are there
+            hidden = _behind_name(data, at, any_name=self._conceal is not None)
         if nodes and data[:1] == b"*":  # a header that has no end yet, and may be none
             rest = nodes[0].items[-1] if nodes[0].items else nodes[0]
             found = _SUSPICIOUS.search(data, rest.at - at) if rest.mark == "?" else None
@@ -463,7 +463,7 @@ class Dialogue:
         extents: list[Extent] = []
         scanner = self._down
         base = scanner.offset
-        if self._replicating or (self._asked and self._syncs(self._asked[0])):
+        if self._replicates():
             return self._replicate(data, base, time_ns, done), done
         asked = self._asked
         connection = self.connection
@@ -476,11 +476,15 @@ class Dialogue:
                     _new(Exchange, (connection, number, "reply", request, (frame,), "", ()))
                 )
                 continue
+            if self._replicates():
+                break
             self._hear(frame, extents, done)
             plain = self._is_plain()
-            if self._replicating:
-                rest = at + size - base
-                return data[:rest] + self._replicate(data[rest:], base + rest, time_ns, done), done
+        else:
+            at = scanner.open_at
+        if self._replicates():
+            rest = self._replicate(data[at - base :], at, time_ns, done)
+            return masked(data[: at - base], base, extents) + rest, done
         if scanner.open_size:
             if scanner.fault:
                 self._malformed_reply(base, time_ns, extents, done)
@@ -495,6 +499,7 @@ class Dialogue:
             and self._queued is None
             and not self._subscribed
             and not self._monitoring
+            and not self._replicating
         )
 
     def _hear(self, frame: Frame, extents: list[Extent], done: list[Exchange]) -> None:
@@ -718,8 +723,10 @@ class Dialogue:
 
     # What is no conversation any more.
 
-    def _syncs(self, head: _Asked) -> bool:
-        return head[2] is not None and head[2].name == b"SYNC"
+    def _replicates(self) -> bool:
+        """Whether what comes next is a replication stream: SYNC has no reply before it."""
+        head = self._asked[0][2] if self._asked else None
+        return self._replicating or (head is not None and head.name == b"SYNC")
 
     def _replicate(self, data: bytes, at: int, time_ns: int, done: list[Exchange]) -> bytes:
         """Take a part of a replication stream, which is commands and files, not replies."""
@@ -737,7 +744,7 @@ class Dialogue:
         done: list[Exchange] = []
         down = self._down
         torn: tuple[Frame, ...] = ()
-        if down.open_size and not down.fault:
+        if down.open_size and not down.fault and not self._replicating:
             extents: list[Extent] = []
             self._known = self._known[0], 0
             self._look_at_open_reply(time_ns, extents)
@@ -816,13 +823,16 @@ def _secrets_of(frame: Frame, words: tuple[bytes, ...]) -> tuple[tuple[bytes, ..
     return tuple(words[index] for index in indices), [places[index] for index in indices]
 
 
-def _behind_name(line: bytes, at: int) -> list[Extent]:
-    """Where secrets may be in a line of words that is not whole, or that no server can split."""
+def _behind_name(line: bytes, at: int, *, any_name: bool = False) -> list[Extent]:
+    """Where secrets may be in a line of words that is not whole, or that no server can split.
+
+    With `any_name`, what is behind a name may be one whatever the command.
+    """
     first = WORD.search(line)
     if first is None:
         return []
     start = first.end()
-    known = unquoted(first[0]).upper() in COMMANDS
+    known = any_name or unquoted(first[0]).upper() in COMMANDS
     if start < len(line) and (known or is_sound(first[0])):
         if not known:
             return []

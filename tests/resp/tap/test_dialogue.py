@@ -305,6 +305,31 @@ def test_a_replica_is_not_looked_into(talk: Callable[[], Talk], cut: int) -> Non
     assert not [one for one in found if one.kind == "malformed"]
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_sync_is_followed_by_a_file_wherever_it_begins(cut: int) -> None:
+    chunks = [
+        (True, encode_command("PING") + encode_command("SYNC")),
+        (False, b"+PONG\r\n$4\r\nREDI*1\r\n$4\r\nPING\r\n"),
+    ]
+    found = read_back(chunks, cut)
+    assert [(one.kind, one.name) for one in found[:2]] == [("reply", "PING"), ("push", "SYNC")]
+    assert {one.kind for one in found[2:]} <= {"push"}
+    assert sum(one.down for one in found) == len(chunks[1][1])
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_replication_stream_unmasks_nothing_before_it(cut: int) -> None:
+    answer = b"*2\r\n$11\r\nrequirepass\r\n$13\r\n" + SECRET + b"\r\n"
+    chunks = [
+        (True, encode_command("CONFIG", "GET", "requirepass") + encode_command("PSYNC", "?", -1)),
+        (False, answer + b"+FULLRESYNC 8 0\r\n$4\r\nREDI"),
+    ]
+    _, down, found = shown(chunks, cut)
+    assert down == chunks[1][1].replace(SECRET, b"*" * len(SECRET))
+    assert {one.kind for one in found[2:]} == {"push"}
+    assert sum(one.down for one in found) == len(down)
+
+
 def test_attributes_belong_to_their_reply() -> None:
     ask = encode_command("GET", "k")
     noted = b"|1\r\n+ttl\r\n:1\r\n$1\r\nv\r\n"
@@ -583,6 +608,21 @@ def test_payloads_that_are_not_kept_are_masked(cut: int) -> None:
     up, down, _ = shown(chunks, cut, keep=2000, conceal=conceal)
     assert SECRET not in up + down
     assert b"LRANGE" in up
+
+
+@pytest.mark.parametrize("said", [b"SET k ", b"'SET' k ", b"NOSUCH ", b"LPUSH k a "])
+def test_payloads_in_a_line_are_masked_wherever_it_is_cut(said: bytes) -> None:
+    line = said + SECRET + b"\r\n"
+    for cut in range(1, len(line)):
+        pieces = [(True, line[:cut]), (True, line[cut:])]
+        up, _, found = shown(pieces, 0, conceal=payload_extents)
+        assert up.startswith(said.split()[0])
+        assert up.endswith(b"\r\n")
+        _, _, torn = shown(pieces[:1], 0, conceal=payload_extents)
+        for size in (6, len(SECRET)):
+            for part in (SECRET[:size], SECRET[-size:]):
+                assert part not in up
+                assert part not in repr(found + torn).encode()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5])
