@@ -1,6 +1,63 @@
 """A queue: the verbs of the bus, for threads and for asyncio.
 
 The two classes are one line a method over the same plans; they differ in `await` alone.
+
+Where the connection is lost in the middle of a call, a `TransportError` is raised. Unless the last
+byte of the request had reached the server, nothing has changed ("request cut"); else the verb has
+run, whatever came of the reply ("reply cut"). `may_have_run` is False only where nothing has run.
+Nothing is sent twice: the caller says the same again if it wants to ("said again" is what it gets
+where the verb has run), or looks. What was claimed by a call that got no answer waits for its lease
+to end. A verb that takes several steps may be cut between two of them.
+
+What a lost connection leaves behind, by verb:
+
+verb                           request cut     reply cut                         said again
+-----------------------------  --------------  --------------------------------  -------------------
+enqueue (job_id), enqueue      as it was       new -> pending                    admitted False
+(dedup), enqueue_many
+(job_id)
+enqueue (no job_id),           as it was       new -> pending                    another job
+enqueue_many (no job_id)
+enqueue (job_id, delay_ms)     as it was       new -> schedule                   admitted False
+enqueue_many (job_id, in 2     0-1 of 2 steps  new -> pending                    admitted False
+scripts)
+claim                          as it was       pending -> active                 the next Job
+claim_many                     as it was       pending -> active                 the next Jobs
+claim_many (in 2 scripts)      0-1 of 2 steps  1-2 of 2 steps: pending ->        the next Jobs
+                                               active
+complete                       as it was       active -> gone                    JobGone
+complete (result_ttl_ms)       as it was       active -> gone, its outcome       JobGone
+complete_and_claim             as it was       active -> gone, pending ->        JobGone
+                                               active
+retry (scheduled), delay,      as it was       active -> schedule                StaleToken
+delay (excuse)
+retry (dead)                   as it was       active -> dead                    StaleToken
+extend                         as it was       the lease ends later              None
+extend_many                    as it was       the lease ends later              []
+give_back                      as it was       active -> pending                 their ids
+lock                           as it was       locked                            None
+unlock                         as it was       not locked                        False
+promote                        as it was       schedule -> pending               0
+reap                           as it was       active -> pending                 0
+sweep_stalled (recovered)      as it was       active -> pending                 an empty Sweep
+sweep_stalled (dead)           as it was       active -> dead                    an empty Sweep
+progress                       as it was       the text                          None, published
+log                            as it was       a line more                       2, a line more
+update_payload                 as it was       the new payload                   None
+remove                         as it was       pending -> gone                   JobGone
+reprocess                      as it was       dead -> pending                   WrongState
+pause                          as it was       paused                            None
+resume                         as it was       not paused                        None
+drain                          as it was       pending -> gone                   0
+drain (include_schedule)       0-1 of 2 steps  1-2 of 2 steps: pending,          0
+                                               schedule -> gone
+obliterate                     0-2 of 3 steps  1-3 of 3 steps: active, pending,  WrongState
+                                               schedule -> gone, not paused
+set_concurrency                as it was       the new limit                     None
+set_events                     as it was       the new setting                   None
+publish                        as it was       published                         1, published
+
+Each row is what `python -m tests.matrix` measures.
 """
 
 from __future__ import annotations

@@ -835,9 +835,12 @@ class AsyncConnector:
         return await self._subscribe("SSUBSCRIBE", channels, capacity, overflow, timeout)
 
     async def run(self, plan: Plan[T], timeout: float | None = None) -> T:
-        """Drive a plan; what it returns."""
+        """Drive a plan; what it returns.
+
+        The `may_have_run` of a `TransportError` that leaves the plan is about all of its steps.
+        """
         deadline = self._deadline(timeout)
-        return await run_async(plan, lambda step: self._say(step, deadline))
+        return await run_async(plan, lambda step: self._say(step, deadline), whole=True)
 
     def stats(self) -> dict[str, int | str]:
         """Counters since the connector was made, and how it stands."""

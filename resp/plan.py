@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from .encode import Arg, Head, Rows, encode_command
-from .errors import EncodeTypeError, RefusedCommand, RespError
+from .errors import EncodeTypeError, RefusedCommand, RespError, TransportError
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -61,42 +61,65 @@ def _check_plan(plan: object) -> None:
         raise ValueError("a plan runs once, and this one has; call its function again")
 
 
-def run(plan: Generator[S, Any, T], exchange: Callable[[S], Any]) -> T:
-    """Drive `plan` with a function that says one step and answers its reply or replies."""
+def run(plan: Generator[S, Any, T], exchange: Callable[[S], Any], *, whole: bool = False) -> T:
+    """Drive `plan` with a function that says one step and answers its reply or replies.
+
+    Args:
+        plan: A fresh one.
+        exchange: Says a step.
+        whole: The `may_have_run` of an error that leaves the plan is about all of its steps, not
+            about the one that failed alone.
+    """
     _check_plan(plan)
     resume: Callable[[Any], S] = plan.send
     fact: Any = None
+    ran = False
     try:
         while True:
             step = resume(fact)
             try:
                 fact = exchange(step)
                 resume = plan.send
+                ran = whole
             except RespError as error:
                 fact = error
                 resume = plan.throw
+                ran = ran or (whole and getattr(error, "may_have_run", False))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except TransportError as error:
+        if ran:
+            error.may_have_run = True
+        raise
     finally:
         plan.close()  # an interrupt leaves by here; the plan cleans up now, not when collected
 
 
-async def run_async(plan: Generator[S, Any, T], exchange: Callable[[S], Awaitable[Any]]) -> T:
-    """Drive `plan` with a coroutine function that says one step and answers its replies."""
+async def run_async(
+    plan: Generator[S, Any, T], exchange: Callable[[S], Awaitable[Any]], *, whole: bool = False
+) -> T:
+    """Drive `plan` as `run` does, with a coroutine function that says one step."""
     _check_plan(plan)
     resume: Callable[[Any], S] = plan.send
     fact: Any = None
+    ran = False
     try:
         while True:
             step = resume(fact)
             try:
                 fact = await exchange(step)
                 resume = plan.send
+                ran = whole
             except RespError as error:
                 fact = error
                 resume = plan.throw
+                ran = ran or (whole and getattr(error, "may_have_run", False))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except TransportError as error:
+        if ran:
+            error.may_have_run = True
+        raise
     finally:
         plan.close()
 

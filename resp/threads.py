@@ -984,9 +984,12 @@ class Connector:
         return self._subscribe("SSUBSCRIBE", channels, capacity, overflow, timeout)
 
     def run(self, plan: Plan[T], timeout: float | None = None) -> T:
-        """Drive a plan; what it returns."""
+        """Drive a plan; what it returns.
+
+        The `may_have_run` of a `TransportError` that leaves the plan is about all of its steps.
+        """
         deadline = self._deadline(timeout)
-        return run_plan(plan, lambda step: self._say(step, deadline))
+        return run_plan(plan, lambda step: self._say(step, deadline), whole=True)
 
     def stats(self) -> dict[str, int | str]:
         """Counters since the connector was made, and how it stands."""

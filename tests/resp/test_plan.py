@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import Callable, Generator
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from resp import (
     Command,
+    ConnectFailed,
     ConnectionLost,
     Connector,
     EncodeError,
@@ -44,14 +46,14 @@ from resp.plan import (
 from .conftest import Fakes, Shell, begin
 from .fake import Peer
 
-Drive = Callable[[Plan[Any], Callable[[Any], Any]], Any]
+Drive = Callable[..., Any]
 
 
-def _run_async(plan: Plan[Any], exchange: Callable[[Any], Any]) -> Any:
+def _run_async(plan: Plan[Any], exchange: Callable[[Any], Any], **options: Any) -> Any:
     async def answer(step: Any) -> Any:
         return exchange(step)
 
-    return asyncio.run(run_async(plan, answer))
+    return asyncio.run(run_async(plan, answer, **options))
 
 
 @pytest.fixture(params=[run, _run_async], ids=["run", "run_async"])
@@ -126,6 +128,43 @@ def test_a_failure_that_is_not_caught_leaves_by_the_plan(drive: Drive) -> None:
     with pytest.raises(ConnectionLost, match="cut"):
         drive(plan(), exchange)
     assert cleaned == [True]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("whole", [True, False])
+def test_whether_an_error_tells_of_the_steps_before(
+    drive: Drive, whole: bool, failing: int
+) -> None:
+    def plan() -> Plan[None]:
+        yield ("INCR", "first")
+        yield ("INCR", "second")
+
+    steps = iter([1, 2])
+
+    def exchange(_: Any) -> int:
+        if (step := next(steps)) == failing:
+            raise ConnectFailed("nobody listens")
+        return step
+
+    with pytest.raises(ConnectFailed) as caught:
+        drive(plan(), exchange, whole=whole)
+    assert caught.value.may_have_run == (whole and failing == 2)
+
+
+def test_a_plan_that_went_on_after_a_loss_does_not_deny_it(drive: Drive) -> None:
+    def plan() -> Plan[None]:
+        with contextlib.suppress(ConnectionLost):
+            yield ("INCR", "first")
+        yield ("INCR", "second")
+
+    errors = iter([ConnectionLost("gone"), ConnectFailed("nobody listens")])
+
+    def exchange(_: Any) -> int:
+        raise next(errors)
+
+    with pytest.raises(ConnectFailed) as caught:
+        drive(plan(), exchange, whole=True)
+    assert caught.value.may_have_run
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, ZeroDivisionError])
