@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from .backoff import Backoff
 from .options import JobOptions
+
+if TYPE_CHECKING:
+    from .backoff import Backoff
 
 # A payload, a result or an error text, as verbs take it; text is sent as UTF-8.
 Blob: TypeAlias = bytes | bytearray | memoryview | str

@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .backoff import Backoff
 from .numbers import MAX, whole
+
+if TYPE_CHECKING:
+    from .backoff import Backoff
 
 
 class JobOptions(NamedTuple):
@@ -44,6 +46,8 @@ class JobOptions(NamedTuple):
         if self.max_attempts is not None:
             told["attempts"] = whole("max_attempts", self.max_attempts, 1)
         if self.backoff is not None:
+            from .backoff import Backoff  # few jobs have one
+
             if not isinstance(self.backoff, Backoff):
                 raise TypeError(
                     "backoff is what emq.fixed, emq.exponential or emq.jitter answers, "
@@ -67,6 +71,8 @@ class JobOptions(NamedTuple):
             return cls()
         if not isinstance(told, dict):
             return cls()
+        from .backoff import Backoff
+
         headers = told.get("headers")
         if not isinstance(headers, dict):
             headers = {}

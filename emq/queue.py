@@ -68,13 +68,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from resp import Plan
 
 from . import waiting
-from .backoff import Backoff
 from .ids import Mint
 from .job import Blob, Entry, Item, Job, Metric, Outcome, Receipt, Row, Sweep
 from .keyspace import Keyspace
 from .plans import admin, events, jobs, reads, recovery, schedule
 
 if TYPE_CHECKING:
+    from .backoff import Backoff
     from .events import AsyncEventStream, EventStream
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .decode import ErrorReply, Pairs, Push, Reply
@@ -36,8 +35,7 @@ _SCHEMES: Final = ", ".join(f"{scheme}://" for scheme in (*_TLS_OF_SCHEME, "unix
 _CLIENT_NAME: Final = re.compile(r"[!-~]{1,256}")  # what CLIENT SETNAME takes: no blank, no newline
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where a server listens, and who connects.
 
     Attributes:
@@ -54,9 +52,14 @@ class Address:
     port: int = DEFAULT_PORT
     path: str | None = None
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
     db: int = 0
     tls: bool = False
+
+    def __repr__(self) -> str:
+        told = self._asdict()
+        del told["password"]
+        return f"Address({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
     def __str__(self) -> str:
         """Where, and nothing secret: for messages."""
@@ -66,8 +69,22 @@ class Address:
         return f"{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class _Fields(NamedTuple):
+    protocol: int | None = None
+    client_name: str | None = None
+    connect_timeout: float = 5.0
+    timeout: float = 5.0
+    max_pending: int = 10_000
+    heartbeat: float = 30.0
+    backoff: tuple[float, float] = (0.1, 2.0)
+    tls: ssl.SSLContext | None = None
+    tap: Tap | None = None
+    on_connect: Callable[[], Plan[Any]] | None = None
+    on_push: Callable[[Push], object] | None = None
+    on_event: Callable[[Event], object] | None = None
+
+
+class Options(_Fields):
     """How a connector behaves.
 
     Attributes:
@@ -94,20 +111,14 @@ class Options:
             none and costs nothing.
     """
 
-    protocol: int | None = None
-    client_name: str | None = None
-    connect_timeout: float = 5.0
-    timeout: float = 5.0
-    max_pending: int = 10_000
-    heartbeat: float = 30.0
-    backoff: tuple[float, float] = (0.1, 2.0)
-    tls: ssl.SSLContext | None = None
-    tap: Tap | None = None
-    on_connect: Callable[[], Plan[Any]] | None = None
-    on_push: Callable[[Push], object] | None = None
-    on_event: Callable[[Event], object] | None = None
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        self = super().__new__(cls, *values, **named)
+        self._check()
+        return self
+
+    def _check(self) -> None:
         if self.protocol not in (None, 2, 3) or isinstance(self.protocol, bool):
             raise AddressError(f"protocol must be 2, 3 or None, not {self.protocol!r}")
         name = self.client_name
@@ -229,7 +240,7 @@ def change_options(options: Options, changes: dict[str, Any]) -> Options:
     unknown = sorted(set(changes) - _OPTIONS)
     if unknown:
         raise AddressError(f"no such option: {', '.join(unknown)}")
-    return replace(options, **changes)
+    return Options(**{**options._asdict(), **changes})
 
 
 def check_timeout(seconds: object, name: str = "timeout") -> float:
@@ -266,7 +277,7 @@ _IN_QUERY: Final[dict[str, Callable[[str], Any]]] = {
     "max_pending": _whole,
     "heartbeat": _seconds,
 }
-_OPTIONS: Final = frozenset(option.name for option in fields(Options))
+_OPTIONS: Final = frozenset(Options._fields)
 
 
 def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
@@ -332,7 +343,7 @@ def parse_url(url: str, **options: Any) -> tuple[Address, Options]:
         raise AddressError(f"the URL must begin with one of {_SCHEMES}")
 
     if "db" in query:
-        address = replace(address, db=_database(query.pop("db")))
+        address = address._replace(db=_database(query.pop("db")))
     told = {}
     for name, value in query.items():
         convert = _IN_QUERY.get(name)

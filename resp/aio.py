@@ -24,7 +24,6 @@ import warnings
 import weakref
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import asdict
 from itertools import chain
 from time import monotonic
 from types import TracebackType
@@ -846,7 +845,7 @@ class AsyncConnector:
         """Counters since the connector was made, and how it stands."""
         link = self._link
         return {
-            **asdict(self._counters),
+            **self._counters.told(),
             "pending": 0 if link is None else link.protocol.pending,
             "protocol": self._protocol,
             "status": self._status(),

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -37,8 +36,21 @@ from .errors import (
     escaped,
 )
 
+COUNTED: Final = (
+    "commands",
+    "pipelines",
+    "replies",
+    "reconnects",
+    "script_loads",
+    "evalsha_calls",
+    "bytes_out",
+    "bytes_in",
+    "wire_errors",
+    "pushes",
+    "overloads",
+)
 
-@dataclass(slots=True)
+
 class Counters:
     """What a connector has done since it was made, over all of its connections.
 
@@ -55,17 +67,24 @@ class Counters:
         overloads: Calls refused with `Overloaded`.
     """
 
-    commands: int = 0
-    pipelines: int = 0
-    replies: int = 0
-    reconnects: int = 0
-    script_loads: int = 0
-    evalsha_calls: int = 0
-    bytes_out: int = 0
-    bytes_in: int = 0
-    wire_errors: int = 0
-    pushes: int = 0
-    overloads: int = 0
+    __slots__ = COUNTED
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.pipelines = 0
+        self.replies = 0
+        self.reconnects = 0
+        self.script_loads = 0
+        self.evalsha_calls = 0
+        self.bytes_out = 0
+        self.bytes_in = 0
+        self.wire_errors = 0
+        self.pushes = 0
+        self.overloads = 0
+
+    def told(self) -> dict[str, int]:
+        """Answer all of them by name."""
+        return {name: getattr(self, name) for name in COUNTED}
 
 
 CLOSED: Final = "the server closed the connection"

@@ -10,7 +10,6 @@ number of calls at once, follow it alike.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -27,6 +26,12 @@ from .errors import (
 )
 from .plan import Command
 from .protocol import is_digest
+
+try:
+    # hashlib loads OpenSSL, which takes as long as the codec and 4 MB.
+    from _sha1 import sha1  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # it is no promise of the language's
+    from hashlib import sha1
 
 T = TypeVar("T")
 
@@ -63,7 +68,7 @@ class Script:
         elif not isinstance(source, bytes | bytearray | memoryview):
             raise EncodeTypeError(f"a script's source is str or bytes: {type(source).__name__}")
         self.source = bytes(source)
-        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+        self.sha: str = sha1(self.source, usedforsecurity=False).hexdigest()
         self._heads: dict[int, Head] = {}
         self._load: bytes | None = None
 

@@ -36,7 +36,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from time import monotonic
@@ -995,7 +994,7 @@ class Connector:
         """Counters since the connector was made, and how it stands."""
         link = self._link
         return {
-            **asdict(self._counters),
+            **self._counters.told(),
             "pending": 0 if link is None else link.protocol.pending,
             "protocol": self._protocol,
             "status": self._status(),

@@ -17,12 +17,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from ..address import Address, Options, parse_url
+from ..address import Address, Options, change_options, parse_url
 from ..decode import ErrorReply, Pairs, Push, Reply
 from ..errors import (
     ConnectFailed,
@@ -453,7 +452,7 @@ class Shell:
         if len(words) != 2 or not words[1].isdigit() or len(words[1]) > 9:
             self.deny("SELECT takes the number of a database")
         elif self._settled() and self._dial(
-            replace(self._address, db=int(words[1])), self._options
+            self._address._replace(db=int(words[1])), self._options
         ):
             self.show("OK")
 
@@ -469,7 +468,7 @@ class Shell:
         except UnicodeDecodeError:
             self.deny("the user or the password is not UTF-8")
             return
-        address = replace(self._address, username=user[0] if user else None, password=password)
+        address = self._address._replace(username=user[0] if user else None, password=password)
         if self._dial(address, self._options):
             self.show("OK")
 
@@ -702,7 +701,8 @@ class Shell:
 
     def _aside(self, *words: str) -> Reply:
         """Ask on the shell's own account: on another connection, and unrecorded."""
-        options = replace(self._options, tap=None, on_push=None, connect_timeout=_ASIDE_S)
+        changes = {"tap": None, "on_push": None, "connect_timeout": _ASIDE_S}
+        options = change_options(self._options, changes)
         with Connector(self._address, options) as connector:
             return connector.run(_step(words), timeout=_ASIDE_S)
 

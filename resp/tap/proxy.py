@@ -28,7 +28,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 from urllib.parse import quote
@@ -197,7 +196,7 @@ class Proxy:
     @property
     def address(self) -> str:
         """`HOST:PORT`, or `unix:PATH`."""
-        return str(replace(self._listen, port=self.port))
+        return str(self._listen._replace(port=self.port))
 
     @property
     def open(self) -> int:
