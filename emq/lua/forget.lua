@@ -8,16 +8,19 @@
 -- DERIVES base .. 'pending'
 -- DERIVES base .. 'schedule'
 -- DERIVES base .. 'dead'
+-- DERIVES base .. 'g:' .. group .. ':pending'
 --
 -- RETURNS
 --   0  they are gone
 --   1  a job came meanwhile; nothing written
 --   EMQSTATE not paused  nothing written
 --
--- COST O(suffixes), and what freeing their values takes beside.
+-- COST O(suffixes) and O(lanes), and what freeing their values takes beside.
 
 local base = KEYS[1]
 -- INCLUDE events
+-- INCLUDE lanes
+-- INCLUDE laned
 
 if not is_paused then
   return redis.error_reply('EMQSTATE not paused')
@@ -26,6 +29,11 @@ if redis.call(
   'EXISTS', base .. 'active', base .. 'pending', base .. 'schedule', base .. 'dead'
 ) > 0 then
   return 1
+end
+for _, group in ipairs(laned()) do
+  if redis.call('EXISTS', lane_of(group).key) == 1 then
+    return 1
+  end
 end
 for _, suffix in ipairs(ARGV) do
   redis.call('UNLINK', base .. suffix)

@@ -585,7 +585,7 @@ def test_nothing_is_left_of_an_obliterated_queue(queue: Queue, keys: Keys, budge
     filled(queue, keys)
     queue.pause()
 
-    assert obliterated(queue, budget=budget) == {1: 31, 7: 5, 1_000: 1}[budget]
+    assert obliterated(queue, budget=budget) == {1: 32, 7: 5, 1_000: 1}[budget]
     assert keys.dumped() == {}
     assert queue.enqueue(b"p").admitted
     assert claim(queue).token == 1
@@ -690,6 +690,62 @@ def test_jobs_that_come_meanwhile_are_deleted_or_kept_whole(
         assert other.paused()
         assert obliterated(other) == 1
         assert keys.dumped() == {}
+
+
+@pytest.mark.parametrize("step", range(1, 5))
+def test_laned_jobs_that_come_meanwhile_are_deleted_or_kept_whole(
+    server: Any, fresh_name: str, keys: Keys, shells: Callable[[str, int], Shell], step: int
+) -> None:
+    shell = shells("threads", 3)
+    other = shell.queue(fresh_name)
+    node = Node(server.admin, keys.base)
+    node.enqueue(GROUP, SECOND, "p")
+    other.pause()
+    meddler = Meddler(shell.connector, step, lambda: node.enqueue(GROUP, ID, "late"))
+
+    if Queue(cast(Any, meddler), fresh_name).obliterate():
+        assert keys.dumped() == {}
+        return
+    assert keys.members(LANE) == [ID]
+    assert keys.row(ID)["payload"] == b"late"
+    assert keys.admin.lrange(keys.base + "ring", 0, -1) == [GROUP.encode()]
+    assert other.paused()
+    assert obliterated(other) == 1
+    assert keys.dumped() == {}
+
+
+def test_laned_jobs_are_obliterated_within_the_budget(queue: Queue, keys: Keys) -> None:
+    node = Node(keys.admin, keys.base)
+    other = "PRT0EEMl9I7KXh"
+    mint = Mint()
+    ids = [mint.mint() for _ in range(5)]
+    for id in ids:
+        node.enqueue(GROUP, id, "p")
+    node.enqueue(other, ID, "p")
+    node.pause(other)
+    queue.pause()
+
+    assert queue.obliterate(budget=3) is False
+    assert keys.members(LANE) == ids[3:]
+    assert queue.obliterate(budget=2) is False
+    assert suffixes(keys) == {"meta", "paused", f"g:{other}:pending", f"job:{ID}", "wake"}
+    assert obliterated(queue) == 1
+    assert keys.dumped() == {}
+
+
+def test_claimed_jobs_that_are_obliterated_leave_room_in_their_lane(
+    queue: Queue, keys: Keys
+) -> None:
+    node = Node(keys.admin, keys.base)
+    node.limit(GROUP, 1)
+    node.enqueue(GROUP, ID, "p")
+    node.enqueue(GROUP, SECOND, "p")
+    assert node.claim(HOUR) == (ID, 1)
+    queue.pause()
+
+    assert queue.obliterate(force=True, budget=1) is False
+    queue.resume()
+    assert node.claim(HOUR) == (SECOND, 1)
 
 
 # The ceiling, and other settings.
