@@ -9,9 +9,12 @@ from typing import Final
 
 # One module a benchmark, imported when it is asked for: their peers are not all installed.
 BENCHMARKS: Final = {
+    "all": "all of these in turn, as tables, markdown, JSON, one HTML page, and for the README",
     "bytes": "EVAL every time against EVALSHA after one SCRIPT LOAD, to the byte",
     "codec": "encoding and decoding, beside hiredis and redis-py's parser",
+    "grow": "how cost grows with the reply, the callers, and the length of a queue",
     "jobs": "jobs through a queue and its workers, beside other queues",
+    "start": "what it costs to begin, and to wait",
     "tap": "what looking at the bytes costs, in a connector and through the proxy",
     "wire": "one caller, pipelines, threads and tasks, beside peers and a bare socket",
 }

@@ -21,11 +21,11 @@ by job: with a command for each of the three verbs, and with completion and the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import resp
@@ -38,10 +38,17 @@ from emq.scripts import FORGET, RECOUNT, REPAIR
 from resp import Arg, Command, Connector, Plan, Script, ScriptCall, Tap, encode_command
 from resp.tap import Ledger, Scripts
 
-from .options import MOST_BODY, MOST_CALLS, up_to
+from . import charts, machine
+from .figures import Figure, Progress, Run, Size, Verdict
+from .options import MOST_BODY, MOST_CALLS, parser, up_to
 
 T = TypeVar("T")
 
+SUITE: Final = "bytes"
+CALLS: Final = 1000
+BODY: Final = 800
+BOTH_WAYS: Final = f"{CALLS:,} calls"
+BY_KIND: Final = "one EVALSHA, by kind"
 _DIGEST: Final = 40
 _SLICE: Final = 1000  # commands a pipeline, at most ...
 _SLICE_BYTES: Final = 16 << 20  # ... and bytes: each must cross within the connector's timeout
@@ -440,6 +447,40 @@ def measure(calls: int, body: int) -> tuple[list[Row], list[Life]]:
     return rows, lives
 
 
+# For `bench all`.
+
+
+def suite(size: Size, progress: Progress) -> Run:
+    """Count for `bench all`: the same table, however long one waits."""
+    progress("counting")
+    rows, lives = measure(CALLS, BODY)
+    run = Run(notes=[f"bytes of {CALLS:,} calls of each script, counted in four ways"])
+    with Embedded() as server, resp.connect(server.url) as connector:
+        run.versions = machine.server(connector)
+    for row in rows:
+        for way, total in asdict(row.written).items():
+            name = way.replace("_", " ").replace("eval", "EVAL").replace("sha", "SHA")
+            ratio = total / row.written.evalsha
+            told = BOTH_WAYS, row.script, name, "B"
+            run.figures.append(Figure(SUITE, *told, total, total, total, ratio=ratio))
+    for row in rows[1:]:
+        for kind, count in row.kinds["evalsha"].items():
+            run.figures.append(Figure(SUITE, BY_KIND, row.script, kind, "B", count, count, count))
+    for way in ("up", "down"):
+        for life in lives:
+            told = "a job's life", f"bytes {way}", ", ".join(life.verbs), "B"
+            run.figures.append(Figure(SUITE, *told, *[getattr(life, way)] * 3))
+    agree = [row.agrees for row in rows] + [life.agrees for life in lives]
+    run.verdicts = [
+        Verdict(SUITE, "totals that differ", "resp", "", "", 0, False, agree.count(False))
+    ]
+    progress("")
+    return run
+
+
+# Telling.
+
+
 _HEADINGS: Final = (
     "script",
     "body",
@@ -556,93 +597,44 @@ def chart(rows: Sequence[Row], calls: int, path: str) -> None:
     """Draw the table: what calls add up to, and what one call of each script sends.
 
     Raises:
-        ImportError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import StrMethodFormatter
-
-    blue, orange, grey = "#0072b2", "#d55e00", "#555555"
-    # The same numbers draw the same file: no date, no random ids. Text stays text.
-    settings: Any = {"svg.hashsalt": "bytes", "svg.fonttype": "none", "font.size": 9}
-    with mpl.rc_context(settings):
-        figure, (growth, scripts) = plt.subplots(
-            1, 2, figsize=(12, 5), width_ratios=(1, 1.3), layout="constrained"
-        )
-        first, *bus = rows
-        form = first.form
-        last = max(calls, 2)
-        counts = sorted({1, last} | {round(last ** (step / 60)) for step in range(61)})
-        for label, color, totals in (
-            ("EVAL every time", orange, [form.totals(count).eval for count in counts]),
-            ("EVALSHA after one load", blue, [form.totals(count).evalsha for count in counts]),
-        ):
-            growth.loglog(counts, totals, color=color, linewidth=2)
-            middle = len(counts) * 6 // 10
-            above = color == orange
-            growth.annotate(
-                f"{label}\n{totals[-1]:,} for {last:,} calls",
-                (counts[middle], totals[middle]),
-                xytext=(-8, 2) if above else (8, -4),
-                textcoords="offset points",
-                ha="right" if above else "left",
-                va="bottom" if above else "top",
-                color=color,
-            )
-        if form.break_even is not None and form.break_even <= last:
-            growth.axvline(form.break_even, color=grey, linewidth=1, linestyle=":")
-            growth.text(
-                form.break_even,
-                0.02,
-                f" pays from call {form.break_even}",
-                color=grey,
-                transform=growth.get_xaxis_transform(),
-            )
-        growth.set_title(f"{first.script} bytes, called again and again")
-        growth.set_xlabel("calls")
-        growth.set_ylabel("bytes sent")
-
-        places = range(len(bus))
-        for offset, label, color, sizes in (
-            (-0.2, "EVAL", orange, [row.form.eval for row in bus]),
-            (0.2, "EVALSHA", blue, [row.form.evalsha for row in bus]),
-        ):
-            bars = scripts.barh(
-                [at + offset for at in places], sizes, 0.4, color=color, label=label
-            )
-            scripts.bar_label(bars, [f"{size:,}" for size in sizes], padding=3, color=color)
-        scripts.set_yticks(places, [row.script for row in bus])
-        scripts.invert_yaxis()
-        scripts.margins(x=0.12)
-        scripts.set_title("one call of each of the bus's scripts")
-        scripts.set_xlabel("bytes sent")
-        scripts.legend(frameon=False, loc="lower right")
-        for axis in (growth.xaxis, growth.yaxis, scripts.xaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        for axes in (growth, scripts):
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, format="svg", metadata={"Date": None})
-        plt.close(figure)
+    first, *bus = rows
+    form, last = first.form, max(calls, 2)
+    counts = sorted({1, last} | {round(last ** (step / 20)) for step in range(21)})
+    totals = {count: form.totals(count) for count in counts}
+    pays = "never pays" if form.break_even is None else f"pays from call {form.break_even:,}"
+    adds_up = charts.growth(
+        "bytes sent",
+        {
+            "EVAL every time": {count: total.eval for count, total in totals.items()},
+            "EVALSHA after one load": {count: total.evalsha for count, total in totals.items()},
+        },
+        "B",
+        width=900,
+    )
+    once = {
+        row.script: {"EVAL": float(row.form.eval), "EVALSHA": float(row.form.evalsha)}
+        for row in bus
+    }
+    drawn = {
+        f"{first.script} bytes, called again and again: bytes sent; EVALSHA {pays}": adds_up,
+        "one call of each of the bus's scripts: bytes sent": charts.pairs("bytes sent", once),
+    }
+    Path(path).write_text(charts.sheet(drawn), "utf-8")
 
 
 def main(argv: Sequence[str]) -> int:
     """Count, print, and answer 0 if connector, server, closed form and ledger agree."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench bytes",
-        description="EVAL every time against EVALSHA after one SCRIPT LOAD, counted to the byte.",
+    line = parser(
+        SUITE, "EVAL every time against EVALSHA after one SCRIPT LOAD, counted to the byte."
     )
-    parser.add_argument(
-        "--calls", type=up_to(MOST_CALLS), default=1000, help="calls of each script"
+    line.add_argument("--calls", type=up_to(MOST_CALLS), default=CALLS, help="calls of each script")
+    line.add_argument(
+        "--body", type=up_to(MOST_BODY), default=BODY, help="bytes of the first script"
     )
-    parser.add_argument(
-        "--body", type=up_to(MOST_BODY), default=800, help="bytes of the first script"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--svg", metavar="FILE", help="draw a chart too (needs matplotlib)")
-    options = parser.parse_args(argv)
+    line.add_argument("--svg", metavar="FILE", help="draw a chart too")
+    options = line.parse_args(argv)
 
     try:
         rows, lives = measure(options.calls, options.body)
@@ -664,13 +656,6 @@ def main(argv: Sequence[str]) -> int:
     if options.svg:
         try:
             chart(rows, options.calls, options.svg)
-        except ImportError:
-            print(
-                'bench bytes: no chart without matplotlib: pip install -e ".[bench]"; '
-                "the table has bars",
-                file=sys.stderr,
-            )
-            return 1
         except OSError as error:
             print(f"bench bytes: {options.svg}: {error.strerror}", file=sys.stderr)
             return 1

@@ -1,38 +1,40 @@
 """Decoding and encoding alone, in memory, against hiredis and redis-py's own parser and packer.
 
-    python -m bench.codec [--rounds N] [--only WORD] [--json]
+    python -m bench codec [--rounds N] [--only WORD] [--json]
 
 Every contender decodes the same bytes, in pieces of 64 KiB as from a socket unless the workload
 says otherwise. A round times each of them once, in turn, so that a noisy moment falls on all; the
-figures are medians of processor time over the rounds. `reach` is the ratio to hiredis that the
-project holds itself to. A peer that is not installed is named as missing. The last rows compare a
+figures are medians of processor time over the rounds, of one run of the workload. What is to be
+reached is in `goals`. A peer that is not installed is named as missing. The last rows compare a
 workload with itself on half its size: 2.0 is linear.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
-import json
-import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from resp.decode import Decoder
 from resp.encode import Arg, Head, encode_command
 
-from .options import MOST_ROUNDS, up_to
+from . import goals, machine
+from .figures import Progress, Run, Series, Size, figures, silent
+from .goals import HALF, HIREDIS, REDIS_PY
+from .options import MOST_ROUNDS, parser, tell, terminal, up_to
+from .peers import OURS
 
+SUITE: Final = "codec"
+ROUNDS: Final = 7
+SECTIONS: Final = ("decode", "encode", "linear")
+_ABOUT: Final = 27  # workloads there are, for the bar
+_NEEDS: Final = {HIREDIS: "hiredis", REDIS_PY: "redis"}
 _CHUNK: Final = 64 * 1024
-_OURS: Final = "resp"
-_HIREDIS: Final = "hiredis"
-_REDIS_PY: Final = "redis-py"
 
-Run: TypeAlias = Callable[[], object]
+Lap: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -44,38 +46,17 @@ class Workload:
         wire: All of its bytes.
         replies: Replies in `wire`.
         chunk: Bytes that arrive together; 0 = each reply by itself, all of one length.
-        reach: The ratio to hiredis that must hold, or None.
     """
 
     name: str
     wire: bytes
     replies: int
     chunk: int = _CHUNK
-    reach: float | None = None
 
     def chunks(self) -> list[bytes]:
         """Answer `wire` as it arrives."""
         size = self.chunk or len(self.wire) // self.replies
         return [self.wire[start : start + size] for start in range(0, len(self.wire), size)]
-
-
-@dataclass
-class Result:
-    """What one workload took.
-
-    Attributes:
-        work: `decode`, `encode` or `linear`.
-        name: The workload.
-        microseconds: The median time of one run, by contender.
-        ratios: How many times longer each peer took than ours.
-        reach: The ratio to hiredis that must hold, or None; for `linear`, the most it may be.
-    """
-
-    work: str
-    name: str
-    microseconds: dict[str, float] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    reach: float | None = None
 
 
 # Workloads
@@ -117,14 +98,14 @@ def workloads() -> Iterator[Workload]:
     sizes = _bulks(b"x" * (10 + n * 37 % 90) for n in thousand)
 
     runs = b"+OK\r\n" * 50_000 + b":1\r\n" * 50_000
-    yield Workload("runs of equal scalars", runs, 100_000, reach=3)
-    yield Workload("32-byte bulks", equal * 20, 20_000, reach=1)
-    yield Workload("16 MiB bulk", _bulk(bytes(2**24)), 1, reach=1)
-    yield Workload("map of 1000", _fields(1000) * 20, 20, reach=0.8)
-    yield Workload("array of 1000 bulks of 32 bytes", (b"*1000\r\n" + equal) * 10, 10, reach=0.4)
+    yield Workload("runs of equal scalars", runs, 100_000)
+    yield Workload("32-byte bulks", equal * 20, 20_000)
+    yield Workload("16 MiB bulk", _bulk(bytes(2**24)), 1)
+    yield Workload("map of 1000", _fields(1000) * 20, 20)
+    yield Workload("array of 1000 bulks of 32 bytes", (b"*1000\r\n" + equal) * 10, 10)
     yield Workload("array of 1000 bulks of 10 to 99 bytes", (b"*1000\r\n" + sizes) * 10, 10)
-    yield Workload("nested claim replies", (b"*1000\r\n" + claims) * 5, 5, reach=0.15)
-    yield Workload("pipelined claim replies", claims * 10, 10_000, reach=0.15)
+    yield Workload("nested claim replies", (b"*1000\r\n" + claims) * 5, 5)
+    yield Workload("pipelined claim replies", claims * 10, 10_000)
     yield Workload("one claim reply at a time", _claim(0) * 5000, 5000, chunk=0)
     yield Workload("one +OK at a time", b"+OK\r\n" * 5000, 5000, chunk=0)
     yield Workload("one 1 KB bulk at a time", _bulk(bytes(1024)) * 5000, 5000, chunk=0)
@@ -146,7 +127,7 @@ def workloads() -> Iterator[Workload]:
 # Contenders
 
 
-def _decode_ours(workload: Workload) -> Run:
+def decode_ours(workload: Workload) -> Lap:
     chunks = workload.chunks()
 
     def run() -> int:
@@ -161,7 +142,7 @@ def _decode_ours(workload: Workload) -> Run:
     return run
 
 
-def _decode_hiredis(workload: Workload) -> Run:
+def _decode_hiredis(workload: Workload) -> Lap:
     hiredis = importlib.import_module("hiredis")
     chunks = workload.chunks()
 
@@ -196,7 +177,7 @@ class _Socket:
         """Do nothing: it never blocks."""
 
 
-def _decode_redis_py(workload: Workload) -> Run:
+def _decode_redis_py(workload: Workload) -> Lap:
     parsers = importlib.import_module("redis._parsers")
     buffers = importlib.import_module("redis._parsers.socket")
     chunks = workload.chunks()
@@ -213,10 +194,10 @@ def _decode_redis_py(workload: Workload) -> Run:
     return run
 
 
-_DECODERS: Final[dict[str, Callable[[Workload], Run]]] = {
-    _OURS: _decode_ours,
-    _HIREDIS: _decode_hiredis,
-    _REDIS_PY: _decode_redis_py,
+_DECODERS: Final[dict[str, Callable[[Workload], Lap]]] = {
+    OURS: decode_ours,
+    HIREDIS: _decode_hiredis,
+    REDIS_PY: _decode_redis_py,
 }
 
 _TIMES: Final = 2000  # a command takes half a microsecond; a run should take a millisecond
@@ -226,7 +207,7 @@ _EVALSHA: Final[tuple[Arg, ...]] = (
 )
 
 
-def _times(encode: Callable[..., object], *args: object) -> Run:
+def _times(encode: Callable[..., object], *args: object) -> Lap:
     def run() -> None:
         for _ in range(_TIMES):
             encode(*args)
@@ -234,36 +215,38 @@ def _times(encode: Callable[..., object], *args: object) -> Run:
     return run
 
 
-def _encoders() -> Iterator[tuple[str, dict[str, Callable[[], Run]], float | None]]:
-    def hiredis() -> Run:
+def _encoders() -> Iterator[tuple[str, dict[str, Callable[[], Lap]]]]:
+    def hiredis() -> Lap:
         return _times(importlib.import_module("hiredis").pack_command, _EVALSHA)
 
-    def redis_py() -> Run:
+    def redis_py() -> Lap:
         connection = importlib.import_module("redis.connection")
         packer = connection.PythonRespSerializer(
             6000, connection.Encoder("utf-8", "strict", False).encode
         )
         return _times(packer.pack, *_EVALSHA)
 
-    peers = {_HIREDIS: hiredis, _REDIS_PY: redis_py}
+    peers = {HIREDIS: hiredis, REDIS_PY: redis_py}
+    for name, run in encodings():
+        yield name, {OURS: functools.partial(_itself, run), **peers}
+
+
+def encodings() -> Iterator[tuple[str, Lap]]:
+    """Make what encodes an EVALSHA of 2 keys and 2 arguments, in each way that there is."""
     script, keys = Head(*_EVALSHA[:3]), Head(*_EVALSHA[:5])
-    ours: list[tuple[str, Run, float | None]] = [
-        ("EVALSHA, encode_command", _times(encode_command, *_EVALSHA), None),
-        ("EVALSHA, Head of the script", _times(script.encode, _EVALSHA[3:]), 0.8),
-        ("EVALSHA, Head with the keys bound", _times(keys.encode, _EVALSHA[5:]), 1.5),
-    ]
-    for name, run, reach in ours:
-        yield name, {_OURS: functools.partial(_itself, run), **peers}, reach
+    yield "EVALSHA, encode_command", _times(encode_command, *_EVALSHA)
+    yield "EVALSHA, Head of the script", _times(script.encode, _EVALSHA[3:])
+    yield "EVALSHA, Head with the keys bound", _times(keys.encode, _EVALSHA[5:])
 
 
-def _itself(run: Run) -> Run:
+def _itself(run: Lap) -> Lap:
     return run
 
 
 # Whatever the size, twice the bytes take twice the time.
 
 
-def _endless_line(size: int) -> Run:
+def _endless_line(size: int) -> Lap:
     pieces = [b"+", *[b"a" * 7] * (size // 7)]
 
     def run() -> None:
@@ -276,16 +259,16 @@ def _endless_line(size: int) -> Run:
     return run
 
 
-def _linear() -> Iterator[tuple[str, Run, Run]]:
+def _linear() -> Iterator[tuple[str, Lap, Lap]]:
     for name, count in (("16 MiB bulk, 7 bytes at a time", 2**24), ("same, 1460", 2**24)):
         chunk = 7 if "7 bytes" in name else 1460
         half, whole = (Workload(name, _bulk(bytes(size)), 1, chunk) for size in (count // 2, count))
-        yield name, _decode_ours(half), _decode_ours(whole)
+        yield name, decode_ours(half), decode_ours(whole)
     half, whole = (
         Workload("", b"*%d\r\n" % count + b":7\r\n+OK\r\n" * (count // 2), 1)
         for count in (500_000, 1_000_000)
     )
-    yield "array of 10^6", _decode_ours(half), _decode_ours(whole)
+    yield "array of 10^6", decode_ours(half), decode_ours(whole)
     yield (
         "line of 64 KiB without an end, 7 bytes at a time",
         _endless_line(2**15),
@@ -296,8 +279,8 @@ def _linear() -> Iterator[tuple[str, Run, Run]]:
 # Measuring
 
 
-def _rounds(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """Time all runs in turn, and answer each one's median in microseconds."""
+def _rounds(runs: dict[str, Lap], rounds: int) -> dict[str, list[float]]:
+    """Time all runs in turn, and answer each one's microseconds, round by round."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
@@ -305,86 +288,76 @@ def _rounds(runs: dict[str, Run], rounds: int) -> dict[str, float]:
         for name, run in runs.items():
             begin = time.process_time()
             run()
-            times[name].append((time.process_time() - begin) * 1e6)
-    return {name: statistics.median(found) for name, found in times.items()}
+            # Never nothing, though a clock that ticks may say so.
+            times[name].append(max((time.process_time() - begin) * 1e6, 0.1))
+    return times
 
 
-def _compare(
-    result: Result, contenders: dict[str, Callable[[], Run]], rounds: int, missing: set[str]
-) -> Result:
-    runs: dict[str, Run] = {}
-    for name, prepare in contenders.items():
-        try:
-            runs[name] = prepare()
-        except (ImportError, AttributeError):
-            missing.add(name)
-    result.microseconds = _rounds(runs, rounds)
-    ours = result.microseconds[_OURS]
-    result.ratios = {
-        name: taken / ours for name, taken in result.microseconds.items() if name != _OURS
-    }
-    return result
+def _works() -> Iterator[tuple[str, str, dict[str, Callable[[], Lap]]]]:
+    """By section and name, how each contender's run is prepared."""
+    for workload in workloads():
+        decoders: dict[str, Callable[[], Lap]] = {
+            name: functools.partial(prepare, workload) for name, prepare in _DECODERS.items()
+        }
+        yield "decode", workload.name, decoders
+    for name, encoders in _encoders():
+        yield "encode", name, encoders
+    for name, half, whole in _linear():
+        sizes: dict[str, Callable[[], Lap]] = {
+            OURS: functools.partial(_itself, whole),
+            HALF: functools.partial(_itself, half),
+        }
+        yield "linear", name, sizes
 
 
-def measure(rounds: int = 7, only: str = "", missing: set[str] | None = None) -> Iterator[Result]:
-    """Measure every workload whose name has `only` in it; each result comes when it is ready.
+def measure(
+    rounds: int = ROUNDS, only: str = "", progress: Progress = silent, *, scale: bool = True
+) -> Run:
+    """Measure every workload whose name has `only` in it.
 
     Args:
         rounds: Times that each contender runs each workload.
         only: A part of the names to measure.
-        missing: Gets the names of the peers that are not installed.
+        progress: Told of each workload.
+        scale: Whether workloads are compared with their halves too, which takes seconds.
     """
-    missing = set() if missing is None else missing
-    for workload in workloads():
-        if only in workload.name:
-            contenders: dict[str, Callable[[], Run]] = {
-                name: functools.partial(prepare, workload) for name, prepare in _DECODERS.items()
-            }
-            result = Result("decode", workload.name, reach=workload.reach)
-            yield _compare(result, contenders, rounds, missing)
-    for name, encoders, reach in _encoders():
-        if only in name:
-            yield _compare(Result("encode", name, reach=reach), encoders, rounds, missing)
-    for name, half, whole in _linear():
-        if only in name:
-            found = _rounds({"half": half, "whole": whole}, max(3, rounds // 2))
-            ratio = found["whole"] / found["half"]
-            yield Result("linear", name, found, {"half": ratio}, 3)
+    run = Run(notes=[f"encoding and decoding in memory, medians of {rounds} rounds"])
+    found = []
+    for at, (section, name, contenders) in enumerate(_works()):
+        if only not in name or (section == "linear" and not scale):
+            continue
+        progress(f"{section}: {name}", at / _ABOUT)
+        laps: dict[str, Lap] = {}
+        for who, prepare in contenders.items():
+            try:
+                laps[who] = prepare()
+            except (ImportError, AttributeError):
+                run.missing[who] = f"pip install {_NEEDS[who]}"
+        times = max(3, rounds // 2) if section == "linear" else rounds
+        found.append(Series(section, name, "us CPU", OURS, values=_rounds(laps, times)))
+    progress("")
+    run.figures = figures(SUITE, found)
+    run.verdicts = goals.verdicts(SUITE, found)
+    run.versions = machine.versions(_NEEDS.values())
+    return run
 
 
-def _row(result: Result) -> str:
-    if result.work == "linear":
-        cells = f"{result.microseconds['whole']:12.0f} us {result.ratios['half']:8.2f} times half"
-        return f"{result.work:7} {result.name:50}{cells}"
-    cells = f"{result.microseconds[_OURS]:12.0f} us"
-    for peer in (_HIREDIS, _REDIS_PY):
-        ratio = result.ratios.get(peer)
-        cells += f"{'-' if ratio is None else f'{ratio:.2f}':>9} x {peer}"
-    reach = "" if result.reach is None else f"   reach {result.reach}"
-    return f"{result.work:7} {result.name:50}{cells}{reach}"
+def suite(size: Size, progress: Progress) -> Run:
+    """Measure for `bench all`."""
+    rounds = size.rounds or (1 if size.quick else ROUNDS)
+    return measure(rounds, progress=progress, scale=not size.quick)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print the results as a table, or as JSON lines; answer the exit code."""
-    told = (__doc__ or "").split("\n", 1)[0]
-    parser = argparse.ArgumentParser(prog="python -m bench codec", description=told)
-    parser.add_argument(
-        "--rounds", type=up_to(MOST_ROUNDS), default=7, help="times each contender runs; 7"
+def main(argv: Sequence[str]) -> int:
+    """Measure and print."""
+    line = parser(SUITE, "Encoding and decoding alone, beside hiredis and redis-py's own.")
+    line.add_argument(
+        "--rounds", type=up_to(MOST_ROUNDS), default=ROUNDS, help="times each contender runs; 7"
     )
-    parser.add_argument("--only", default="", help="a part of the names to measure")
-    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
-    options = parser.parse_args(argv)
-    missing: set[str] = set()
-    measured = False
-    for result in measure(options.rounds, options.only, missing):
-        print(json.dumps(asdict(result)) if options.json else _row(result), flush=True)
-        measured = True
-    if not measured:
-        parser.error(f"no name has {options.only!r} in it; without --only all are measured")
-    for name in sorted(missing):
-        print(f"missing: {name}; pip install it to compare", file=sys.stderr)
+    line.add_argument("--only", default="", help="a part of the names to measure")
+    options = line.parse_args(argv)
+    run = measure(options.rounds, options.only, terminal())
+    if not run.figures:
+        line.error(f"no name has {options.only!r} in it; without --only all are measured")
+    tell(run, as_document=options.json)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -286,6 +286,7 @@ class Peer:
         name: What the table calls it.
         sections: Where it takes part.
         needs: The modules that must be installed.
+        packages: What they come in, as pip names it.
         open: Connect to a server, until the stack ends.
         alone: Whether all of its work is done in its caller's thread, and can be counted there.
     """
@@ -293,6 +294,7 @@ class Peer:
     name: str
     sections: tuple[str, ...]
     needs: tuple[str, ...]
+    packages: tuple[str, ...]
     open: Callable[[Embedded, AsyncExitStack], Awaitable[Contender]]
     alone: bool = True
 
@@ -305,14 +307,14 @@ _SYNC: Final = ("one", "pipeline", "threads")
 _ASYNC: Final = ("tasks",)
 
 PEERS: Final = (
-    Peer(OURS, _SYNC, (), _ours),
-    Peer(BARE, ("one", "pipeline"), (), _bare),
-    Peer(REDIS, _SYNC, ("redis", "hiredis"), _redis),
-    Peer(REDIS_PURE, ("one",), ("redis",), _redis_pure),
-    Peer(VALKEY, _SYNC, ("valkey", "libvalkey"), _valkey),
-    Peer(GLIDE_SYNC, _SYNC, ("glide_sync",), _glide_sync, alone=False),
-    Peer(OURS, _ASYNC, (), _ours_async),
-    Peer(REDIS_ASYNC, _ASYNC, ("redis", "hiredis"), _redis_async),
-    Peer(COREDIS, _ASYNC, ("coredis",), _coredis),
-    Peer(GLIDE, _ASYNC, ("glide",), _glide, alone=False),
+    Peer(OURS, _SYNC, (), (), _ours),
+    Peer(OURS, _ASYNC, (), (), _ours_async),
+    Peer(BARE, (*_SYNC, *_ASYNC), (), (), _bare),
+    Peer(REDIS, _SYNC, ("redis", "hiredis"), ("redis", "hiredis"), _redis),
+    Peer(REDIS_PURE, ("one",), ("redis",), ("redis",), _redis_pure),
+    Peer(VALKEY, _SYNC, ("valkey", "libvalkey"), ("valkey", "libvalkey"), _valkey),
+    Peer(GLIDE_SYNC, _SYNC, ("glide_sync",), ("valkey-glide-sync",), _glide_sync, alone=False),
+    Peer(REDIS_ASYNC, _ASYNC, ("redis", "hiredis"), ("redis", "hiredis"), _redis_async),
+    Peer(COREDIS, _ASYNC, ("coredis",), ("coredis",), _coredis),
+    Peer(GLIDE, _ASYNC, ("glide",), ("valkey-glide",), _glide, alone=False),
 )

@@ -7,15 +7,13 @@
              line for each exchange written to a file; client, proxy and server are processes of
              their own
 
-A round does everything once, in turn; the figures are medians over the rounds. `rate` is what the
-client sees. A proxy forwards before it looks, so its lines may be written later: `written` is the
-rate until the last of them is. `kept` is the rate through the proxy as a part of the direct one.
+A round does everything once, in turn; the figures are medians over the rounds, and rates are what
+the client sees. A proxy forwards before it looks, so its lines may be written later: `until the
+last line is written` is the rate with that. What is to be reached is in `goals`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -23,44 +21,27 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any, Final
 
 import resp
 from emq.embedded import Embedded, EmbeddedError
 
-from .options import MOST_CALLS, MOST_ROUNDS, up_to
+from . import goals, machine
+from .figures import Progress, Run, Series, Size, figures, silent
+from .goals import DIRECT, PROXIED, REDIS
+from .options import MOST_CALLS, MOST_ROUNDS, parser, tell, terminal, up_to
+from .peers import OURS
+
+SUITE: Final = "tap"
+ROUNDS: Final = 9
+CALLS: Final = 100_000
+WITHOUT: Final = "resp"
+WITH: Final = "resp, with a tap"
+WRITTEN: Final = "until the last line is written"
 
 _WIDTH: Final = 1000  # commands a pipeline
 _PATIENCE_S: Final = 60
-_PROXY: Final = "proxy, pipelines of 1000"
-
-
-@dataclass
-class Row:
-    """One comparison.
-
-    Attributes:
-        work: What was done.
-        client: By whom.
-        direct, looked_at: Commands a second without anybody looking, and with.
-        written: Commands a second until all of them were shown, too; None where nothing is shown.
-        kept: `looked_at` as a part of `direct`.
-        reach: What `kept` must be at least, or None.
-    """
-
-    work: str
-    client: str
-    direct: float
-    looked_at: float
-    written: float | None = None
-    reach: float | None = None
-
-    @property
-    def kept(self) -> float:
-        """The part of the rate that is left."""
-        return self.looked_at / self.direct
+_SECTIONS: Final = {"tap": "a connector, and one with a tap", "proxy": "a client, and the proxy"}
 
 
 def _time(run: Callable[[], object]) -> float:
@@ -104,16 +85,20 @@ def _redis_py(port: int, calls: int) -> Callable[[], object] | None:
     return run
 
 
-def measure_tap(url: str, rounds: int, calls: int) -> list[Row]:
+def measure_tap(url: str, rounds: int, calls: int, progress: Progress = silent) -> list[Series]:
     """A connector without a tap, and one with."""
-    rows = []
+    found = []
     with resp.connect(url) as without, resp.connect(url, tap=resp.Tap()) as with_tap:
         for work, make in (("one caller", _one_by_one), ("pipelines of 1000", _pipelines)):
-            runs = make(without, calls), make(with_tap, calls)
-            times = [[_time(run) for run in runs] for _ in range(rounds)]
-            direct, looked_at = (calls / median(column) for column in zip(*times, strict=True))
-            rows.append(Row(f"tap, {work}", "resp", direct, looked_at))
-    return rows
+            progress(f"tap: {work}")
+            runs = {WITHOUT: make(without, calls), WITH: make(with_tap, calls)}
+            series = Series(_SECTIONS["tap"], work, "/s", WITHOUT, rate=True)
+            series.values = {who: [] for who in runs}
+            for _ in range(rounds):
+                for who, run in runs.items():
+                    series.values[who].append(calls / _time(run))
+            found.append(series)
+    return found
 
 
 @contextmanager
@@ -156,17 +141,20 @@ class _Lines:
                 time.sleep(0.001)
 
 
-def measure_proxy(host: str, port: int, rounds: int, calls: int) -> list[Row]:
+def measure_proxy(
+    host: str, port: int, rounds: int, calls: int, progress: Progress = silent
+) -> list[Series]:
     """Clients straight to the server, and through the proxy."""
-    rows = []
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "lines")
         with _proxy(f"{host}:{port}", file) as proxied:
-            for name in ("redis-py", "resp"):
+            for name in (REDIS, OURS):
+                work = f"pipelines of 1000 of {name}"
                 runs = []
                 connectors = []
                 for to in (port, proxied):
-                    if name == "resp":
+                    if name == OURS:
                         connectors.append(resp.connect(f"valkey://{host}:{to}", timeout=60))
                         runs.append(_pipelines(connectors[-1], calls))
                     elif run := _redis_py(to, calls):
@@ -177,64 +165,64 @@ def measure_proxy(host: str, port: int, rounds: int, calls: int) -> list[Row]:
                 direct()
                 through()
                 time.sleep(2)  # for the lines of the first, whose connection has some of its own
-                times = []
+                series = Series(_SECTIONS["proxy"], work, "/s", DIRECT, rate=True)
+                series.values = {DIRECT: [], PROXIED: [], WRITTEN: []}
                 with closing(_Lines(file)) as lines:
-                    for _ in range(rounds):
-                        straight = _time(direct)
+                    for at in range(rounds):
+                        progress(f"proxy: {name}, round {at + 1} of {rounds}")
+                        series.values[DIRECT].append(calls / _time(direct))
                         start = time.perf_counter()
                         through()
-                        seen = time.perf_counter() - start
+                        series.values[PROXIED].append(calls / (time.perf_counter() - start))
                         lines.wait(calls)
-                        times.append((straight, seen, time.perf_counter() - start))
-                figures = [calls / median(column) for column in zip(*times, strict=True)]
-                straight, seen, written = figures
-                rows.append(Row(_PROXY, name, straight, seen, written, reach=0.5))
+                        series.values[WRITTEN].append(calls / (time.perf_counter() - start))
+                found.append(series)
                 for connector in connectors:
                     connector.close()
-    return rows
+    return found
 
 
-def table(rows: Sequence[Row], rounds: int, calls: int) -> str:
-    """The rows as text."""
-    lines = [
-        f"GETs a second, medians of {rounds} rounds of {calls:,}",
-        "",
-        f"{'work':28}{'client':10}{'direct':>12}{'rate':>12}{'written':>12}{'kept':>7}  reach",
-    ]
-    for row in rows:
-        written = f"{row.written:,.0f}" if row.written is not None else ""
-        goal = ""
-        if row.reach is not None:
-            goal = f">= {row.reach}  {'reached' if row.kept >= row.reach else 'missed'}"
-        cells = f"{row.work:28}{row.client:10}{row.direct:12,.0f}{row.looked_at:12,.0f}"
-        lines.append(f"{cells}{written:>12}{row.kept:7.2f}  {goal}".rstrip())
-    return "\n".join(lines)
+def measure(rounds: int, calls: int, progress: Progress = silent) -> Run:
+    """Measure both, with `calls` commands a round, rounded to whole pipelines.
+
+    Raises:
+        EmbeddedError: There is no server.
+    """
+    calls = max(_WIDTH, calls // _WIDTH * _WIDTH)
+    with Embedded(tcp=True) as server:
+        with resp.connect(server.url) as connector:
+            connector.pipeline([("SET", f"key:{n}", f"value:{n}") for n in range(_WIDTH)])
+            versions = machine.server(connector)
+        found = measure_tap(server.url, rounds, max(_WIDTH, calls // 10), progress)
+        found += measure_proxy(server.host, server.port, rounds, calls, progress)
+    progress("")
+    run = Run(figures(SUITE, found), goals.verdicts(SUITE, found))
+    run.notes = [f"GETs a second, medians of {rounds} rounds of {calls:,}"]
+    run.versions = versions | machine.versions([REDIS])
+    if not run.versions.get(REDIS):
+        run.missing[REDIS] = f"pip install {REDIS}"
+    return run
+
+
+def suite(size: Size, progress: Progress) -> Run:
+    """Measure for `bench all`."""
+    if size.quick:
+        return measure(size.rounds or 1, _WIDTH, progress)
+    return measure(size.rounds or 5, CALLS // 2, progress)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print; 3 where there is no server to measure on."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench tap", description="What looking at the bytes costs."
+    line = parser(SUITE, "What looking at the bytes costs.")
+    line.add_argument("--rounds", type=up_to(MOST_ROUNDS), default=ROUNDS, help="how often (9)")
+    line.add_argument(
+        "--calls", type=up_to(MOST_CALLS), default=CALLS, help="commands a round (100000)"
     )
-    parser.add_argument("--rounds", type=up_to(MOST_ROUNDS), default=9, help="how often (9)")
-    parser.add_argument(
-        "--calls", type=up_to(MOST_CALLS), default=100_000, help="commands a round (100000)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    options = parser.parse_args(argv)
-    calls = max(_WIDTH, options.calls // _WIDTH * _WIDTH)
+    options = line.parse_args(argv)
     try:
-        with Embedded(tcp=True) as server:
-            with resp.connect(server.url) as connector:
-                connector.pipeline([("SET", f"key:{n}", f"value:{n}") for n in range(_WIDTH)])
-            rows = measure_tap(server.url, options.rounds, max(_WIDTH, calls // 10))
-            rows += measure_proxy(server.host, server.port, options.rounds, calls)
+        run = measure(options.rounds, options.calls, terminal())
     except EmbeddedError as error:
         print(f"bench tap: {error}", file=sys.stderr)
         return 3
-    if options.json:
-        told = {"rounds": options.rounds, "calls": calls}
-        print(json.dumps({**told, "rows": [{**asdict(row), "kept": row.kept} for row in rows]}))
-    else:
-        print(table(rows, options.rounds, calls))
+    tell(run, as_document=options.json)
     return 0

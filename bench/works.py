@@ -1,15 +1,15 @@
-"""What is timed on the wire, the right answers, and the ratios to reach."""
+"""What is timed on the wire, and the right answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import resp
 from emq.embedded import Embedded
 
-from .peers import BARE, GLIDE, MOST_TASKS, REDIS, REDIS_ASYNC, SCRIPT, Call, Contender, Job
+from .peers import MOST_TASKS, SCRIPT, Call, Contender, Job
 
 SECTIONS: Final = {
     "one": "one caller",
@@ -65,6 +65,9 @@ class Work:
         prepare: The calls of a contender, one for each that calls at once.
         answers: The right answer to each of them.
         commands: Commands in a call.
+        how: How the calls are made: in turn, or from a thread or a task each.
+        at_once: What the bare socket does instead where many callers share a connection: says all
+            of their commands in one write. None is the same as everybody.
     """
 
     section: str
@@ -72,6 +75,8 @@ class Work:
     prepare: Callable[[Contender], list[Call]]
     answers: Sequence[object]
     commands: int = 1
+    how: Literal["turn", "threads", "tasks"] = "turn"
+    at_once: Work | None = None
 
 
 def _plain(name: str, answer: object, *command: str | bytes) -> Work:
@@ -79,20 +84,28 @@ def _plain(name: str, answer: object, *command: str | bytes) -> Work:
     return Work("one", name, lambda who: [who.plain(str(verb), *args)], [answer])
 
 
-def _crowd(section: str, count: int) -> Iterator[Work]:
+def _crowd(how: Literal["threads", "tasks"], count: int) -> Iterator[Work]:
     numbers = range(count)
-    callers = f"{count} {section}" if count > 1 else "1 task"
+    callers = f"{count} {how}" if count > 1 else "1 task"
+    gets, scripts = f"GET, {callers}", f"EVALSHA, {callers}"
+    texts, payloads = [_text(n) for n in numbers], [_payload(n) for n in numbers]
     yield Work(
-        section,
-        f"GET, {callers}",
+        how,
+        gets,
         lambda who: [who.plain("GET", _key(n)) for n in numbers],
-        [_text(n) for n in numbers],
+        texts,
+        how=how,
+        at_once=Work(how, gets, lambda who: [who.gets(list(map(_key, numbers)))], [texts], count),
     )
     yield Work(
-        section,
-        f"EVALSHA, {callers}",
+        how,
+        scripts,
         lambda who: [who.script(_job(n)) for n in numbers],
-        [_payload(n) for n in numbers],
+        payloads,
+        how=how,
+        at_once=Work(
+            how, scripts, lambda who: [who.scripts(list(map(_job, numbers)))], [payloads], count
+        ),
     )
 
 
@@ -120,26 +133,3 @@ WORKS: Final = (
     *_crowd("threads", _THREADS),
     *(work for count in _TASKS for work in _crowd("tasks", count)),
 )
-
-# What a work is held to: against whom, and how many times as much as ours it must cost at least.
-REACH: Final[dict[tuple[str, str], float]] = {
-    ("GET", REDIS): 2.0,
-    ("SET 1 KB", REDIS): 2.2,
-    ("EVALSHA", REDIS): 1.8,
-    ("EVALSHA", BARE): 1 / 1.3,
-    ("EVALSHA: CPU above bare", REDIS): 4,
-    ("EVALSHA: system calls", BARE): 1,  # a send and a receive
-    ("HGETALL 20", REDIS): 1.6,
-    ("GET x1000", REDIS): 3.8,
-    ("EVALSHA x1000", REDIS): 1.4,
-    ("GET, 8 threads", REDIS): 2.8,
-    ("GET, 8 threads: p99", REDIS): 3,
-    ("EVALSHA, 8 threads", REDIS): 2.5,
-    ("EVALSHA, 8 threads: p99", REDIS): 3,
-    ("GET, 50 tasks", REDIS_ASYNC): 12,
-    ("EVALSHA, 50 tasks", REDIS_ASYNC): 6,
-    ("EVALSHA, 50 tasks", GLIDE): 1.5,
-    ("GET, 500 tasks", REDIS_ASYNC): 14,
-    ("EVALSHA, 500 tasks", REDIS_ASYNC): 7,
-    ("EVALSHA, 500 tasks", GLIDE): 1.5,
-}

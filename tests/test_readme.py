@@ -103,6 +103,6 @@ def test_modules_that_it_names_are_there() -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
-def test_it_is_five_screens_long() -> None:
-    assert len(_README.splitlines()) <= 225
+def test_it_is_six_screens_long() -> None:
+    assert len(_README.splitlines()) <= 275
     assert max(map(len, _README.splitlines())) <= 110

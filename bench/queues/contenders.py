@@ -79,5 +79,5 @@ CONTENDERS: Final = (
     Contender(DRAMATIQ, ("peers", "Dramatiq"), _ALL, ("dramatiq",), ("dramatiq", "redis")),
     Contender(SAQ, ("peers", "Saq"), _ALL, ("saq",), ("saq", "redis"), share=0.4),
     Contender(RQ, ("peers", "Rq"), _ALL, ("rq",), ("rq",), share=0.1),
-    Contender(CELERY, ("peers", "Celery"), _ALL, ("celery",), ("celery", "redis"), share=0.4),
+    Contender(CELERY, ("peers", "Celery"), _ALL, ("celery",), ("celery", "redis"), share=0.1),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from bench import __main__ as bench
 from bench import bytes as module
 from bench.bytes import ClosedForm, bulk, bus_calls, frame, main, sized_script
+from bench.figures import Size, silent
 from emq import scripts
 from emq.embedded import EmbeddedError
 from resp import encode_command
@@ -153,14 +153,27 @@ def test_chart_that_cannot_be_written_is_an_error(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_without_matplotlib_there_are_bars(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["--calls", "1", "--svg", str(tmp_path / "chart.svg")]) == 1
-    captured = capsys.readouterr()
-    assert "####" in captured.out
-    assert ".[bench]" in captured.err
+def test_suite_tells_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLS", 3)
+    told = module.suite(Size(), silent)
+    found = {(one.section, one.work, one.contender): one.median for one in told.figures}
+    expected = json.loads(_EXPECTED.read_text())
+    for row in expected["rows"]:
+        once = row["per_call"]
+        warm = once["load"] + 3 * once["evalsha"]
+        for name, total in (
+            ("EVAL", 3 * once["eval"]),
+            ("EVALSHA", warm),
+            ("cold EVALSHA", warm + once["evalsha"]),
+        ):
+            assert found[module.BOTH_WAYS, row["script"], name] == total
+    for row in expected["rows"][1:]:
+        for kind, count in row["kinds"]["evalsha"].items():
+            assert found[module.BY_KIND, row["script"], kind] == count
+    for life in expected["lives"]:
+        for way in ("up", "down"):
+            assert found["a job's life", f"bytes {way}", ", ".join(life["verbs"])] == life[way]
+    assert [verdict.got for verdict in told.verdicts] == [0]
 
 
 def test_without_a_server_it_says_what_to_install(

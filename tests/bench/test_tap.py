@@ -6,35 +6,27 @@ import json
 
 import pytest
 
-from bench import tap
+from bench import goals, tap
+
+_TAPPED = (tap.WITHOUT, tap.WITH)
+_PROXIED = (goals.DIRECT, goals.PROXIED, tap.WRITTEN)
+_CLIENTS = ("redis", "resp")
 
 
 def test_it_measures_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
     assert tap.main(["--rounds", "1", "--calls", "2000", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["rounds"], told["calls"]) == (1, 2000)
-    works = [(row["work"], row["client"]) for row in told["rows"]]
-    assert works == [
-        ("tap, one caller", "resp"),
-        ("tap, pipelines of 1000", "resp"),
-        ("proxy, pipelines of 1000", "redis-py"),
-        ("proxy, pipelines of 1000", "resp"),
+    assert [(row["work"], row["contender"]) for row in told["figures"]] == [
+        *((work, who) for work in ("one caller", "pipelines of 1000") for who in _TAPPED),
+        *((f"pipelines of 1000 of {client}", who) for client in _CLIENTS for who in _PROXIED),
     ]
-    for row in told["rows"]:
-        assert row["kept"] == row["looked_at"] / row["direct"] > 0
-        assert (row["written"] is None) is row["work"].startswith("tap")
-
-
-def test_the_table_says_what_was_missed() -> None:
-    rows = [
-        tap.Row("a", "resp", 100.0, 80.0),
-        tap.Row("b", "resp", 100.0, 60.0, 50.0, 0.5),
-        tap.Row("c", "resp", 100.0, 40.0, 30.0, 0.5),
-    ]
-    *_, first, second, third = tap.table(rows, 3, 1000).splitlines()
-    assert first.endswith("0.80")
-    assert second.endswith(">= 0.5  reached")
-    assert third.endswith(">= 0.5  missed")
+    found = {(row["work"], row["contender"]): row["median"] for row in told["figures"]}
+    assert min(found.values()) > 0
+    for client, verdict in zip(("resp", "redis"), told["verdicts"], strict=True):
+        work = f"pipelines of 1000 of {client}"
+        assert verdict["work"] == work
+        assert verdict["got"] == found[work, goals.DIRECT] / found[work, goals.PROXIED]
+        assert found[work, goals.PROXIED] >= found[work, tap.WRITTEN]
 
 
 def test_wrong_arguments_are_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from bench import wire
+from bench.goals import GOALS
+from bench.options import one_core
 from bench.peers import BARE, GLIDE_SYNC, OURS, PEERS, REDIS, REDIS_PURE, Call, Contender, Job, Peer
-from bench.wire import Row, main
-from bench.works import EVALSHA, REACH, SECTIONS, WORKS
+from bench.wire import main
+from bench.works import EVALSHA, SECTIONS, WORKS
 from emq.embedded import Embedded, EmbeddedError
 
 _SHAPES = {
@@ -30,8 +32,8 @@ _SHAPES = {
 def test_everybody_is_timed_on_everything(section: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rounds", "2", "--calls", "3", "--only", section, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    rows = [row for row in told["rows"] if row["work"] not in _SHAPES[section]]
-    beside = {row["work"] for row in told["rows"]} & _SHAPES[section]
+    rows = [row for row in told["figures"] if row["work"] not in _SHAPES[section]]
+    beside = {row["work"] for row in told["figures"]} & _SHAPES[section]
     peers = [peer for peer in PEERS if section in peer.sections]
 
     assert {(row["work"], row["contender"]) for row in rows} == {
@@ -41,31 +43,44 @@ def test_everybody_is_timed_on_everything(section: str, capsys: pytest.CaptureFi
         if work.section == section and not peer.is_missing()
     }
     assert beside >= _SHAPES[section] - {"EVALSHA: system calls"}  # strace may be missing
-    assert told["missing"] == [peer.name for peer in peers if peer.is_missing()]
-    for row in told["rows"]:
-        assert row["section"] == section
-        assert 0 < row["low"] <= row["figure"] <= row["high"]
+    assert list(told["missing"]) == [peer.name for peer in peers if peer.is_missing()]
+    for row in told["figures"]:
+        assert row["section"] == SECTIONS[section]
+        assert 0 < row["low"] <= row["median"] <= row["high"]
         assert row["ratio"] > 0
         assert row["contender"] != OURS or row["ratio"] == 1
-        assert row["reach"] == REACH.get((row["work"], row["contender"]))
+    for verdict in told["verdicts"]:
+        own = verdict["work"] in _SHAPES[section] or verdict["against"] == BARE
+        assert own or verdict["floor"] > 0
 
 
 def test_what_is_counted_in_one_thread_leaves_out_who_has_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--rounds", "1", "--calls", "1", "--only", "one", "--json"]) == 0
-    counted = [row for row in json.loads(capsys.readouterr().out)["rows"] if ":" in row["work"]]
+    counted = [row for row in json.loads(capsys.readouterr().out)["figures"] if ":" in row["work"]]
     assert {OURS, REDIS, REDIS_PURE} <= {row["contender"] for row in counted}
     assert GLIDE_SYNC not in {row["contender"] for row in counted}
-    calls = {row["contender"]: row["figure"] for row in counted if row["unit"] == "calls"}
+    calls = {row["contender"]: row["median"] for row in counted if row["unit"] == "calls"}
     if calls:
         assert calls[OURS] == calls[BARE] == 2
 
 
 def test_what_is_to_be_reached_is_measured() -> None:
     names = {work.name for work in WORKS}.union(*_SHAPES.values())
-    assert {work for work, _ in REACH} <= names
-    assert {against for _, against in REACH} <= {peer.name for peer in PEERS}
+    goals = [goal for goal in GOALS if goal.suite == wire.SUITE]
+    assert {goal.work for goal in goals} <= names
+    assert {goal.against for goal in goals} <= {"", *(peer.name for peer in PEERS)}
+
+
+def test_bare_socket_says_for_many_callers_all_at_once() -> None:
+    crowds = [work for work in WORKS if work.how != "turn"]
+    assert crowds
+    for work in crowds:
+        assert work.at_once is not None
+        assert work.at_once.how == "turn"
+        assert work.at_once.commands == len(work.answers)
+        assert work.at_once.answers == [work.answers]
 
 
 def test_table_names_who_is_missing(
@@ -79,7 +94,7 @@ def test_table_names_who_is_missing(
     monkeypatch.setattr(importlib.util, "find_spec", without_hiredis)
     assert main(["--rounds", "1", "--calls", "1", "--only", "one,pipeline"]) == 0
     out = capsys.readouterr().out
-    assert f"missing: {REDIS}" in out
+    assert f"missing: {REDIS}: pip install redis hiredis" in out
     assert "redis.asyncio" not in out  # of a section that was not asked for
     for work in WORKS:
         assert (f"\n{work.name}  " in out) == (work.section in ("one", "pipeline"))
@@ -138,7 +153,7 @@ def test_wrong_answer_is_found_and_nobody_is_timed(
     def never(*args: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(wire, "PEERS", (*PEERS, Peer("liar", (section,), (), mixes_up)))
+    monkeypatch.setattr(wire, "PEERS", (*PEERS, Peer("liar", (section,), (), (), mixes_up)))
     monkeypatch.setattr(wire, "_round", never)
     assert main(["--rounds", "1", "--calls", "8", "--only", section]) == 1
     out, err = capsys.readouterr()
@@ -161,30 +176,12 @@ def test_wrong_answer_of_ours_is_found(
 def test_pinning_is_undone(capsys: pytest.CaptureFixture[str]) -> None:
     before = os.sched_getaffinity(0)
     seen: set[int] = set()
-    with wire._one_core():
+    with one_core():
         seen |= os.sched_getaffinity(0)
     assert len(seen) == 1
     assert os.sched_getaffinity(0) == before
     assert main(["--rounds", "1", "--calls", "1", "--only", "one", "--pin"]) == 0
     assert os.sched_getaffinity(0) == before
-
-
-@pytest.mark.parametrize(
-    ("work", "contender", "ratio", "said"),
-    [
-        ("EVALSHA", REDIS, 1.9, "reached"),
-        ("EVALSHA", REDIS, 1.7, "missed"),
-        ("EVALSHA", BARE, 1 / 1.2, "reached"),
-        ("EVALSHA", BARE, 1 / 1.4, "missed"),
-        ("EVALSHA", REDIS_PURE, 9.0, ""),
-        ("EVALSHA: system calls", BARE, 2 / 2, "reached"),
-        ("EVALSHA: system calls", BARE, 2 / 3, "missed"),
-    ],
-)
-def test_goals_are_ratios(work: str, contender: str, ratio: float, said: str) -> None:
-    row = Row("one", work, contender, "us", 1, 1, 1, ratio, REACH.get((work, contender)))
-    assert wire._goal(row).endswith(said)
-    assert bool(wire._goal(row)) == bool(said)
 
 
 @pytest.mark.parametrize(
