@@ -806,6 +806,8 @@ class _Reader:
         role = _ROLES.get(mark)
         if role is None:
             _frame(node)
+            if mark == "?" and self._hide is not None and node.value[:1] == b"+":
+                self._hide_monitored(node, node.value.removesuffix(b"\r"), 1)
             return
         node.role = role
         if role == "number":
@@ -820,23 +822,24 @@ class _Reader:
             if place.role == "status":
                 node.label = place.label
             elif self._hide is not None:
-                self._hide_monitored(node)
+                self._hide_monitored(node, node.value.encode(errors="surrogateescape"))
 
     def _hide_quoted(self, node: Node) -> None:
         """An error about a command that the server does not know quotes what it was given."""
-        text = node.value.message.encode(errors="surrogateescape")
+        value = node.value  # bytes, as long as some are missing
+        text = value if type(value) is bytes else value.message.encode(errors="surrogateescape")
         at = text.find(_QUOTES)
         if at >= 0:
-            self._hide_from(node, at + len(_QUOTES))
+            self._hide_from(node, at + len(_QUOTES), node.due)
 
-    def _hide_monitored(self, node: Node) -> None:
-        """A line of MONITOR says a whole command."""
-        found = _MONITORED.match(node.value.encode(errors="surrogateescape"))
+    def _hide_monitored(self, node: Node, text: bytes, at: int = 0) -> None:
+        """A line of MONITOR says a whole command; it may be one whose end is still to come."""
+        found = _MONITORED.match(text, at)
         if found:
-            self._hide_from(node, found.end())
+            self._hide_from(node, found.end(), node.body + len(text))
 
-    def _hide_from(self, node: Node, at: int) -> None:
-        part = Node("?", node.body + at, node.body + at, node.stop, node.stop, None)
+    def _hide_from(self, node: Node, at: int, stop: int) -> None:
+        part = Node("?", node.body + at, node.body + at, stop, stop, None)
         assert self._hide is not None
         self._hide(part)
 

@@ -713,3 +713,30 @@ def test_a_masked_line_keeps_its_end_wherever_it_is_cut(conceal: Any) -> None:
         shown = [dialogue.received(part, 0)[0] for part in (error[:cut], error[cut:])]
         assert b"".join(shown)[-2:] == b"\r\n", cut
         assert b"'a'" not in b"".join(shown)
+
+
+@pytest.mark.parametrize("conceal", [None, payload_extents])
+def test_a_blob_that_is_an_error_is_masked_wherever_it_is_cut(conceal: Any) -> None:
+    told = b"ERR unknown command 'NOSUCH', with args beginning with: '" + SECRET + b"' "
+    error = b"!%d\r\n%b\r\n" % (len(told), told)
+    for cut in range(1, len(error)):
+        chunks = [(True, encode_command("NOSUCH", SECRET)), (False, error[:cut])]
+        for heard in (chunks, [*chunks, (False, error[cut:])]):
+            _, down, found = shown(heard, 0, conceal=conceal)
+            assert down.startswith(error[: min(cut, 20)])
+            for part in (SECRET[:6], SECRET[-6:]):
+                assert part not in down
+                assert part not in repr([one.replies for one in found]).encode()
+
+
+def test_payloads_that_monitor_tells_are_masked_wherever_it_is_cut() -> None:
+    told = b'+1.5 [0 127.0.0.1:1] "SET" "k" "' + SECRET + b'"\r\n'
+    for cut in range(1, len(told)):
+        chunks = [(True, encode_command("MONITOR")), (False, b"+OK\r\n" + told[:cut])]
+        for heard in (chunks, [*chunks, (False, told[cut:])]):
+            _, down, found = shown(heard, 0, conceal=payload_extents)
+            assert down.startswith(b"+OK\r\n" + told[: min(cut, 21)])
+            assert down.endswith(b"\r\n") or heard is chunks
+            for part in (SECRET[:6], SECRET[-6:]):
+                assert part not in down
+                assert part not in repr(found).encode()
