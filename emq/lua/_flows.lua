@@ -49,6 +49,9 @@ local function parent_of(parent, queue)
   if not state then
     return nil
   end
+  if above == '' then
+    above = nil
+  end
 
   for _, of in ipairs({ ':processed', ':failed', ':unsuccessful' }) do
     redis.call('HLEN', row .. of)

@@ -20,7 +20,6 @@ local function scatter(id, row, stalled)
   local due = from_now(math.floor(share * 1000 * 2 ^ math.min(stalled - 2, 6)))
   redis.call('HSET', row, 'state', 'scheduled')
   redis.call('ZADD', base .. 'schedule', due, id)
-  rouse_before(due)
 end
 
 -- A job that stalled `most` times is dead, others wait again: with `scatters`, those that stalled
