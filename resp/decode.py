@@ -414,7 +414,7 @@ _LARGE_BULK: Final = 512  # from this size on, looking for CRLFs in a bulk costs
 
 _LINE_RUNS: Final = (64, 8, 1)  # equal lines compared at once
 _LONGEST_EQUAL_LINE: Final = 256
-_BULK_RUNS: Final = (64, 16, 4)  # equal headers compared at once
+_BULK_RUNS: Final = (256, 64, 16, 4)  # equal headers compared at once
 _COLUMN: Final = 16  # tokens or rows that are worth reading as a column
 _MANY_TOKENS: Final = 96
 _ROW_TOKENS: Final = 48  # more than a row has that is worth it
@@ -866,8 +866,8 @@ class Decoder:
         """Take bulks of one size, or of two in turn, if their headers are where they should be."""
         first = buffer[position:after]
         stride = after - position + size + 2
+        heads: tuple[bytes, ...] = (first,)
         sizes: tuple[int, ...] = (size,)
-        between: tuple[bytes, ...] = (b"\r\n" + first,)
         if not buffer.startswith(first, position + stride):
             after = buffer.find(b"\r\n", position + stride, position + stride + _HEADER) + 2
             second = buffer[position + stride : after]
@@ -875,9 +875,8 @@ class Decoder:
             if not 0 <= size <= _EQUAL_BULK:
                 return position
             stride += len(second) + size + 2
+            heads = (first, second)
             sizes = (*sizes, size)
-            between = (b"\r\n" + second, *between)
-        lengths = tuple(map(len, between))
         items = self._items
         before = len(items)
         room = (self._left if self._left > 0 else len(buffer)) // len(sizes)
@@ -885,19 +884,22 @@ class Decoder:
             span = stride * width
             if width > room or not buffer.startswith(first, position + span - stride):
                 continue  # before a layout is made for nothing
-            cells = _cells(sizes, lengths, width)
-            expected = (between * width)[:-1]
+            cells, columns = _cells(heads, sizes, width)
             while (
                 width <= room
                 and buffer.startswith(first, position)
                 and buffer.startswith(b"\r\n", position + span - 2)
             ):
-                row = cells.unpack_from(buffer, position + len(first))
-                if row[1::2] != expected:
-                    break
-                items += row[::2]
-                position += span
-                room -= width
+                stop = position + span
+                for at, column in columns:
+                    if buffer[position + at : stop : stride] != column:
+                        break
+                else:
+                    items += cells.unpack_from(buffer, position)
+                    position = stop
+                    room -= width
+                    continue
+                break
         self._left -= len(items) - before
         if not self._left:
             self._close()
@@ -1242,10 +1244,23 @@ def _fitting(headers: list[bytes], blobs: list[bytes]) -> Iterator[bytes]:
 
 
 @lru_cache(maxsize=64)
-def _cells(sizes: tuple[int, ...], between: tuple[int, ...], width: int) -> Struct:
-    """Lay out `width` times bulks of these sizes; the last has nothing after it."""
-    cells = [cell for pair in zip(sizes, between, strict=True) for cell in pair] * width
-    return Struct("".join(f"{cell}s" for cell in cells[:-1]))
+def _cells(
+    heads: tuple[bytes, ...], sizes: tuple[int, ...], width: int
+) -> tuple[Struct, list[tuple[int, bytes]]]:
+    """Lay out `width` times bulks of these sizes.
+
+    Returns:
+        What cuts out their texts, and what must stand around them: of each byte of a row that
+        belongs to no text, where it is in the row, and itself as often as there are rows.
+    """
+    row, layout = b"", ""
+    columns: list[tuple[int, bytes]] = []
+    for head, size in zip(heads, sizes, strict=True):
+        for start, text in ((len(row), head), (len(row) + len(head) + size, b"\r\n")):
+            columns += [(start + at, text[at : at + 1] * width) for at in range(len(text))]
+        row += head + bytes(size + 2)
+        layout += f"{len(head)}x{size}s2x"
+    return Struct(layout * width), columns
 
 
 def length_of(line: bytes, mark: int) -> int:
