@@ -99,22 +99,22 @@ class Head:
         """
         count = len(tail)
         pieces = [self._starts[count] if count < _SHORT else self.start(count)]
-        text: bytes
+        arg: Any
         try:
             for arg in tail:
-                if type(arg) is str:
-                    text = arg.encode()
-                elif type(arg) is bytes:
-                    text = arg
-                elif type(arg) is int:
-                    if arg in _INTS:
-                        pieces.append(_INTS[arg])
-                        continue
-                    text = b"%d" % arg if -_PLAIN < arg < _PLAIN else _int(arg)
-                else:
-                    text = _text(arg)
-                size = len(text)
-                pieces += (_SIZES[size] if size < _SMALL else b"\r\n$%d\r\n" % size, text)
+                kind = type(arg)
+                if kind is str:
+                    arg = arg.encode()
+                elif kind is not bytes:
+                    if kind is int:
+                        if arg in _INTS:
+                            pieces.append(_INTS[arg])
+                            continue
+                        arg = b"%d" % arg if -_PLAIN < arg < _PLAIN else _int(arg)
+                    else:
+                        arg = _text(arg)
+                size = len(arg)
+                pieces += (_SIZES[size] if size < _SMALL else b"\r\n$%d\r\n" % size, arg)
         except (EncodeError, UnicodeEncodeError):
             _refuse(tail, self._count)
             raise  # unless an argument changed while it was looked at
