@@ -15,7 +15,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -127,14 +127,12 @@ def counted(counts: Counts) -> Iterator[None]:
 
         return call
 
-    with (
-        patch.multiple(
-            Decoder, **{name: method(name, getattr(Decoder, name)) for name in _METHODS}
-        ),
-        patch.multiple(
-            decode, **{name: function(name, getattr(decode, name)) for name in _FUNCTIONS}
-        ),
-    ):
+    with ExitStack() as stack:
+        for name in _METHODS:
+            way = method(name, getattr(Decoder, name))
+            stack.enter_context(patch.object(Decoder, name, way))
+        for name in _FUNCTIONS:
+            stack.enter_context(patch.object(decode, name, function(name, getattr(decode, name))))
         yield
 
 
