@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from .ending import exit_code
+
 # One module a benchmark, imported when it is asked for: their peers are not all installed.
 BENCHMARKS: Final = {
     "all": "all of these in turn, as tables, markdown, JSON, one HTML page, and for the README",
@@ -35,4 +37,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_code(main))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -40,6 +41,7 @@ SUITES: Final = {
     "jobs": 0.47,
     "grow": 0.17,
 }
+FORMS: Final = ("json", "markdown", "html")
 PINNED: Final = ("wire", "tap", "jobs")
 BEGIN: Final = "<!-- figures -->\n"
 END: Final = "<!-- /figures -->"
@@ -111,7 +113,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     pinned = ", ".join(PINNED)
     either.add_argument("--pin", action="store_true", help=f"{pinned} on one core (where it can)")
     either.add_argument("--free", action="store_true", help="on whatever core")
-    for form in ("json", "markdown", "html"):
+    for form in FORMS:
         line.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write it as {form}")
     line.add_argument("--readme", type=Path, metavar="FILE", help="put the table there")
     options = line.parse_args(argv)
@@ -123,13 +125,32 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
             replaced(options.readme.read_text("utf-8"), "")
         except (OSError, ValueError) as error:
             line.error(f"{options.readme}: {error}")
+    for path in _files(options).values():
+        if reason := _unwritable(path):
+            line.error(f"{path}: {reason}")
     return options
+
+
+def _files(options: argparse.Namespace) -> dict[str, Path]:
+    """The files to write, by form."""
+    found = {form: getattr(options, form) for form in (*FORMS, "readme")}
+    return {form: path for form, path in found.items() if path}
+
+
+def _unwritable(path: Path) -> str:
+    """Why a file could not be written, or nothing; it stays as it is."""
+    if path.is_dir():
+        return "is a directory"
+    if path.exists():
+        return "" if os.access(path, os.W_OK) else "cannot be written"
+    if not path.parent.is_dir():
+        return f"there is no directory {path.parent}"
+    return "" if os.access(path.parent, os.W_OK) else f"{path.parent} cannot be written to"
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure and tell; 3 where there is no server to measure on, 1 where a suite failed."""
     options = _options(argv)
-    setting = Setting.here(PINNED if options.pin else ())
     size = Size(options.quick, options.rounds)
     try:
         runs, failed = measure(size, options.only, terminal(), pin=options.pin)
@@ -138,26 +159,35 @@ def main(argv: Sequence[str]) -> int:
         return 3
     for name, reason in failed.items():
         print(f"bench all: {name}: {reason}", file=sys.stderr)
-    try:
-        _write(options, setting, runs)
-    except (OSError, ValueError) as error:
-        print(f"bench all: {error}", file=sys.stderr)
-        return 1
-    return 1 if failed else 0
+    setting = Setting.here([name for name in runs if options.pin and name in PINNED])
+    written = _write(options, setting, runs)
+    return 1 if failed or not written else 0
 
 
-def _write(options: argparse.Namespace, setting: Setting, runs: Mapping[str, Run]) -> None:
-    asked = [options.json, options.markdown, options.html, options.readme]
-    if not any(asked):
+def _write(options: argparse.Namespace, setting: Setting, runs: Mapping[str, Run]) -> bool:
+    """Tell what was found; False, with the reason on stderr, where a file was not written."""
+    files = _files(options)
+    if not files:
         for name, run in runs.items():
             print(f"== {name}\n\n{report.table(run)}\n")
         print("\n".join(setting.lines()))
-    if options.json:
-        options.json.write_text(json.dumps(report.document(setting, runs), indent=2) + "\n")
-    if options.markdown:
-        options.markdown.write_text(report.pages(setting, runs), "utf-8")
-    if options.html:
-        options.html.write_text(page.html(setting, runs), "utf-8")
-    if options.readme:
-        text = replaced(options.readme.read_text("utf-8"), report.readme(setting, runs))
-        options.readme.write_text(text, "utf-8")
+    whole = True
+    for form, path in files.items():
+        try:
+            path.write_text(_told(form, path, setting, runs), "utf-8")
+        except (OSError, ValueError) as error:  # the other forms have the figures, too
+            print(f"bench all: {path}: {error}", file=sys.stderr)
+            whole = False
+    return whole
+
+
+def _told(form: str, path: Path, setting: Setting, runs: Mapping[str, Run]) -> str:
+    match form:
+        case "json":
+            return json.dumps(report.document(setting, runs), indent=2) + "\n"
+        case "markdown":
+            return report.pages(setting, runs)
+        case "html":
+            return page.html(setting, runs)
+        case _:
+            return replaced(path.read_text("utf-8"), report.readme(setting, runs))

@@ -224,7 +224,7 @@ def readme(setting: Setting, runs: Mapping[str, Run]) -> str:
     caption = [
         f"{setting.date}: {setting.machine}, {setting.placement()}",
         ", ".join(f"{name} {version}" for name, version in versions.items()),
-        f"medians of interleaved rounds ({rounds})",
+        *([f"medians of interleaved rounds ({rounds})"] if rounds else []),
         "±: half of what lies between the quartiles",
         "floor: the same of a bare socket that sends ready bytes, an exchange at a time",
     ]

@@ -44,7 +44,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-import redis
+from bench.ending import exit_code, needs_dev
+
+try:
+    import redis
+except ImportError:
+    raise needs_dev("tests.chaos") from None
 
 import emq
 from emq.aio_consumer import AsyncConsumer
@@ -1203,4 +1208,4 @@ def _hand_over(folder: Path, rounds: int, lease_ms: int = 1000) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -35,6 +35,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import resp
+from bench.ending import exit_code
 from emq.embedded import Embedded, EmbeddedError
 from emq.errors import EmqError, JobError
 from emq.job import Job
@@ -540,11 +541,10 @@ def _sum(explored: Sequence[Explored]) -> Explored:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and int(text)):
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
+    return int(text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

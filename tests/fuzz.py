@@ -20,11 +20,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from bench.ending import exit_code, needs_dev
+
 try:
     from hypothesis import HealthCheck, given, seed, settings
     from hypothesis import strategies as st
 except ImportError:
-    raise SystemExit("tests.fuzz: needs hypothesis; pip install -e '.[dev]'") from None
+    raise needs_dev("tests.fuzz") from None
 
 from resp.decode import Decoder
 from tests.strategies import (
@@ -201,4 +203,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -32,6 +32,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from bench.ending import exit_code
+
 DATA: Final = Path(__file__).with_name("data")
 DICTIONARY: Final = DATA / "resp.dict"
 LONGEST: Final = 1024
@@ -332,4 +334,4 @@ def _run_in(scratch: Path, options: argparse.Namespace, number: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

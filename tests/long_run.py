@@ -20,7 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-import redis
+from bench.ending import exit_code, needs_dev
+
+try:
+    import redis
+except ImportError:
+    raise needs_dev("tests.long_run") from None
 
 import emq
 from emq.aio_consumer import AsyncConsumer
@@ -196,4 +201,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -37,7 +37,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from unittest.mock import patch
 
-import redis
+from bench.ending import exit_code, needs_dev
+
+try:
+    import redis
+except ImportError:
+    raise needs_dev("tests.matrix") from None
 
 import emq.plans.jobs
 import emq.queue
@@ -957,4 +962,4 @@ def _tell(as_json: bool, kind: str, plain: Player, wrong: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

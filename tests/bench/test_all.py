@@ -120,11 +120,46 @@ def test_without_a_server_it_says_what_to_install(
     assert "install it" in capsys.readouterr().err
 
 
-def test_file_that_cannot_be_written_is_one_line(
-    asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("form", ["json", "markdown", "html"])
+@pytest.mark.parametrize("where", [".", "nowhere/file"])
+def test_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    form: str, where: str, asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert module.main(["--html", str(tmp_path / "nowhere" / "file")]) == 1
-    assert "nowhere" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as refused:
+        module.main([f"--{form}", str(tmp_path / where)])
+    assert refused.value.code == 2
+    assert str(tmp_path / where) in capsys.readouterr().err
+    assert not asked
+
+
+def test_file_that_is_not_written_in_the_end_leaves_the_others(
+    asked: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def breaks(size: Size, progress: Progress) -> Run:
+        (tmp_path / "json").mkdir()
+        return Run([], [])
+
+    monkeypatch.setattr("bench.bytes.suite", breaks)
+    words = ["--json", str(tmp_path / "json"), "--markdown", str(tmp_path / "markdown")]
+    assert module.main(["--only", "bytes", *words]) == 1
+    assert "json" in capsys.readouterr().err
+    assert (tmp_path / "markdown").read_text().startswith("# Figures")
+
+
+@pytest.mark.skipif(not options.CAN_PIN, reason="needs Linux")
+def test_caption_tells_of_the_suites_that_ran_and_no_others(
+    asked: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "readme").write_text(_README)
+    for form in ("json", "readme"):
+        assert module.main(["--only", "wire,codec", f"--{form}", str(tmp_path / form)]) == 0
+    assert json.loads((tmp_path / "json").read_text())["pinned"] == ["wire"]
+    readme = (tmp_path / "readme").read_text()
+    assert "wire with everything on one core" in readme
+    assert "rounds ()" not in readme
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import emq
 from emq import Item, Queue
 from emq.ids import Mint
 from emq.plans import work
-from emq.scripts import CLAIM, FORGET, RECOUNT, REPAIR
+from emq.scripts import CLAIM, FORGET, OBLITERATE, RECOUNT, REPAIR
 from resp import ServerError
 
 from .conftest import Keys
@@ -92,6 +92,9 @@ class Scene:
 
     def forget(self, *suffixes: str) -> Any:
         return self._run(FORGET(base=self.base, suffixes=suffixes))
+
+    def obliterate(self, budget: int, *, force: bool = False) -> Any:
+        return self._run(OBLITERATE(base=self.base, force=int(force), budget=budget))
 
     def leave(self, waiter: str, *, blocks: bool) -> Any:
         return self._run(work.leave(self.queue.keys, waiter, blocks=blocks))
@@ -371,6 +374,61 @@ def test_a_queue_with_jobs_is_not_forgotten(scene: Scene, place: str) -> None:
     assert scene.forget("meta") == 1
     assert scene.keys.members(place) == [id]
     assert scene.admin.exists(scene.base + "meta")
+
+
+@pytest.mark.parametrize("where", ["ring", "paused"])
+def test_a_queue_with_laned_jobs_is_not_forgotten(scene: Scene, where: str) -> None:
+    scene.queue.pause()
+    id = scene.job(LANE, group=GROUP)
+    if where == "ring":
+        scene.ring(GROUP)
+    else:
+        scene.admin.sadd(scene.base + "paused", GROUP)
+
+    assert scene.forget("meta") == 1
+    assert scene.keys.members(LANE) == [id]
+    assert scene.admin.exists(scene.base + "meta")
+
+
+def test_jobs_of_a_paused_lane_are_obliterated_within_the_budget(scene: Scene) -> None:
+    scene.queue.pause()
+    jobs = [scene.job(LANE, group=GROUP) for _ in range(2)]
+    scene.admin.sadd(scene.base + "paused", GROUP)
+
+    assert scene.obliterate(1) == 1
+    assert scene.keys.members(LANE) == jobs[1:]
+    assert scene.obliterate(2) == 0
+    assert scene.keys.members(LANE) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "following"), [("active", "pending"), ("pending", "schedule"), ("schedule", "dead")]
+)
+def test_a_budget_that_a_place_uses_up_leaves_the_next_alone(
+    scene: Scene, place: str, following: str
+) -> None:
+    scene.queue.pause()
+    scene.job(place)
+    others = [scene.job(following) for _ in range(2)]
+
+    assert scene.obliterate(1, force=True) == 1
+    assert scene.keys.members(place) == []
+    assert scene.keys.members(following) == others
+
+
+def test_who_listens_hears_once_that_a_queue_is_gone(scene: Scene) -> None:
+    scene.queue.pause()
+    scene.queue.set_events(True)
+    listener = scene.admin.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(scene.base + "events")
+    assert listener.get_message(timeout=5) is None
+
+    assert scene.forget("paused", "meta", "ring") == 0
+    scene.admin.publish(scene.base + "events", '{"event": "the next"}')
+
+    heard = [json.loads(listener.get_message(timeout=5)["data"])["event"] for _ in range(2)]
+    assert heard == ["obliterated", "the next"]
+    listener.close()
 
 
 def test_the_word_for_a_worker_that_leaves_goes_away_by_itself(scene: Scene) -> None:

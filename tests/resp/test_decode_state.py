@@ -1,4 +1,4 @@
-"""What a decoder holds between chunks: how much of it, for how long, and where it says it stands."""
+"""What a decoder holds between chunks: how much, for how long, and where it says it stands."""
 
 from __future__ import annotations
 
