@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -37,7 +38,10 @@ _METHODS: Final = (
     "_burst_of_large_bulks",
     "_burst_of_tokens",
 )
-_FUNCTIONS: Final = ("_one_shot", "_flat", "_walk", "_rows", "_column", "_bulk_head", "_bulk_size")
+_FUNCTIONS: Final = (
+    *("_one_shot", "_flat", "_walk", "_rows", "_block", "_column", "_fit", "_cells"),
+    *("_bulk_head", "_bulk_size"),
+)
 
 Counts = dict[str, list[int]]
 
@@ -96,6 +100,32 @@ def streams() -> Iterator[tuple[str, bytes]]:
     for number in range(40):
         some = [bulk(draw.choice(texts)) for _ in range(draw.randrange(4, 90))]
         yield f"texts, {number}", array(*some) + b"".join(some)
+    layouts: tuple[Callable[[int], bytes], ...] = (
+        lambda n: array(bulk(b"%d-1" % n), array(bulk(b"k"), bulk(b"v%d" % n))),
+        lambda n: array(bulk(b"member"), b",%d.5\r\n" % n),
+        lambda n: array(b":%d\r\n" % n, b"+OK\r\n", b"$-1\r\n", b"#t\r\n"),
+        lambda n: array(b"+text %d\r\n" % n, array(b":1\r\n", array(bulk(b"x" * (n % 3))))),
+        lambda n: array(array(), bulk(b"x")),
+        lambda n: array(b"*-1\r\n", bulk(b"x")),
+        lambda n: array(*[b":%d\r\n" % at for at in range(47)]),
+        lambda n: array(*[b":%d\r\n" % at for at in range(49)]),
+        lambda n: array(bulk(b"x" * 1024), b":1\r\n"),
+        lambda n: array(bulk(b"k"), b":1\r\n", mark=b"%"),
+    )
+    others = (
+        *(bulk(b"xx"), b":1\r\n", b":01\r\n", b"-ERR\r\n", b"?\r\n", array(bulk(b"x"))),
+        *(array(bulk(b"x"), b",a\r\n"), array(bulk(b"x"), array()), b"*2\r\n:1\r\n_\r\n"),
+    )
+    for number, layout in enumerate(layouts):
+        for count in (2, 3, 15, 16, 17, 31, 80, 100):
+            rows = [layout(n) for n in range(count)]
+            yield f"{count} rows {number}", b"".join(rows) + b"+OK\r\n"
+            yield f"array of {count} rows {number}", array(*rows) + b"+OK\r\n"
+        for at, other in enumerate(others):
+            rows = [layout(n) for n in range(40)]
+            rows[20 + at] = other
+            yield f"rows {number}, another {at}", b"".join(rows)
+            yield f"array of rows {number}, another {at}", array(*rows)
     yield "streamed", b"*?\r\n:1\r\n" + b":2\r\n" * 30 + b".\r\n" + b"$?\r\n;2\r\nab\r\n;0\r\n" * 9
     yield "attributes", (b"|1\r\n+k\r\n:1\r\n" + bulk(b"v")) * 30
     yield "malformed later", claim(1) * 40 + b"*3\r\n$1\r\nab\r\n"
@@ -123,6 +153,8 @@ def counted(counts: Counts) -> Iterator[None]:
         def call(*args: Any) -> Any:
             answer = way(*args)
             told = answer[0] if isinstance(answer, tuple) else answer
+            if isinstance(told, Struct):
+                told = told.size
             note(name, told if isinstance(told, int) else len(told))
             return answer
 
@@ -171,7 +203,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     found = measured()
     if options.write:
-        lines = (f"{json.dumps(name)}: {json.dumps(ways)}" for name, ways in found.items())
+        lines = (
+            f"{json.dumps(name)}:{json.dumps(ways, separators=(',', ':'))}"
+            for name, ways in found.items()
+        )
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return 0
     known = json.loads(FILE.read_text())

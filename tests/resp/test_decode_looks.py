@@ -15,6 +15,7 @@ import pytest
 from resp import decode
 from resp.decode import NEED_DATA, Decoder, Pairs, Verbatim
 from resp.errors import ProtocolError
+from tests.strategies import decode as outcome
 from tests.strategies import typed
 
 PRIME = 2**61 - 1  # its multiples all hash to 0
@@ -293,3 +294,58 @@ def test_attributes_of_a_reply_are_not_those_of_one_that_was_cut(limits: dict[st
     assert decoder.attributes == {"a": "b"}
     assert decoder.decode(b"\r\n") == ["x"]
     assert decoder.attributes is None
+
+
+# What a fast way must leave to the plain one
+
+
+@pytest.mark.parametrize(
+    ("wire", "values", "offset", "limits"),
+    [
+        (b"$\r\r\n", [], 1, {}),
+        (b":\n\r\n", [], 1, {}),
+        (b"+a\r\n:12345\r\n:01\r\n", ["a", 12345], 12, {}),
+        (b"$1\r\na\r\n$5000\r\n%b\r\n" % bytes(5000) * 8, [b"a"], 7, {"max_bulk": 4096}),
+        (b"*1\r\n*100\r\n" + b"*1\r\n*1\r\n:1\r\n" * 100, [], 14, {"max_depth": 3}),
+        (b"$600\r\n%b\r\n" % bytes(600) * 2 + b"$\r\n", [bytes(600)] * 2, 1216, {}),
+        (b":1\r\n" + b"|1\r\n+k\r\n+v\r\n" * 2, [1], 16, {"max_elements": 3}),
+    ],
+)
+def test_a_fault_behind_what_is_read_at_once(
+    wire: bytes, values: list[Any], offset: int, limits: dict[str, int]
+) -> None:
+    found = outcome(lambda: Decoder(**limits), [wire], singly=False)
+    assert (found.replies, found.offset) == (list(map(typed, values)), offset)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "values", "limits"),
+    [
+        ([b"*2\r\n+a\r\n", b":7\r\n" * 20], [["a", 7], *[7] * 19], {}),
+        ([b"*200\r\n", b":1\r\n" * 200], [[1] * 200], {}),
+        ([b"*200\r\n*200\r\n", b":1\r\n" * 399], [[[1] * 200, *[1] * 199]], {}),
+        (
+            [b"$600\r\n%b\r\n" % bytes(600) * 2 + b"=600\r\ntxt:%b\r\n" % bytes(596)],
+            [*[bytes(600)] * 2, Verbatim(bytes(596))],
+            {},
+        ),
+        ([b"$600\r\n%b\r\n" % bytes(600) * 2 + b"$?\r\n;0\r\n"], [*[bytes(600)] * 2, b""], {}),
+        (
+            [b"*20\r\n" + b"$1\r\na\r\n$2\r\nbc\r\n" * 10 + b"+OK\r\n:5\r\n" * 15],
+            [[b"a", b"bc"] * 10, *["OK", 5] * 15],
+            {},
+        ),
+        ([b"|1\r\n+a\r\n+b\r\n*3\r\n:1\r\n:2\r\n:3\r\n"], [[1, 2, 3]], {"max_elements": 3}),
+    ],
+)
+def test_what_follows_what_is_read_at_once(
+    chunks: list[bytes], values: list[Any], limits: dict[str, int]
+) -> None:
+    found = outcome(lambda: Decoder(**limits), chunks, singly=False)
+    assert (found.replies, found.error) == (list(map(typed, values)), None)
+
+
+def test_a_stray_end_of_line_at_the_bound_is_told_as_one() -> None:
+    with pytest.raises(ProtocolError, match="a CR or LF inside a line") as caught:
+        Decoder(max_line=5).decode(b"+abcde\n")
+    assert caught.value.offset == 6
