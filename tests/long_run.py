@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from bench.ending import exit_code, needs_dev
+from bench.options import MOST_CALLS, up_to
 
 try:
     import redis
@@ -28,9 +29,10 @@ except ImportError:
     raise needs_dev("tests.long_run") from None
 
 import emq
+import resp
 from emq.aio_consumer import AsyncConsumer
 from emq.consumer import Consumer
-from emq.embedded import Embedded
+from emq.embedded import Embedded, EmbeddedError
 
 QUEUE: Final = "long-run"
 PAYLOAD: Final = b"x" * 1024
@@ -180,20 +182,28 @@ def main(argv: list[str] | None = None) -> int:
     """Run it and print the samples; 1 where something has grown."""
     parser = argparse.ArgumentParser(prog="python -m tests.long_run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--jobs", type=int, default=100_000, help="100000")
-    parser.add_argument("--batch", type=int, default=1, help="jobs that the worker takes at once")
+    parser.add_argument("--jobs", type=int, default=100_000, help="100000; from 10")
+    parser.add_argument(
+        "--batch", type=up_to(MOST_CALLS), default=1, help="jobs that the worker takes at once"
+    )
     parser.add_argument("--shell", choices=("threads", "aio"), default="threads")
     options = parser.parse_args(argv)
+    if options.jobs < TENTHS:
+        parser.error(f"--jobs must be {TENTHS} or more, for it is measured after each tenth")
     print("   jobs  keys  server KB  worker KB  jobs/s")
 
     def say(sample: Sample) -> None:
         jobs, keys, used, rss, rate = sample
         print(f"{jobs:7} {keys:5} {used >> 10:10} {rss >> 10:10} {rate:7.0f}", flush=True)
 
-    with Embedded() as server:
-        samples = measure(
-            server.url, options.jobs, shell=options.shell, batch=options.batch, say=say
-        )
+    try:
+        with Embedded() as server:
+            samples = measure(
+                server.url, options.jobs, shell=options.shell, batch=options.batch, say=say
+            )
+    except (EmbeddedError, resp.TransportError, redis.ConnectionError) as error:
+        print(f"python -m tests.long_run: no server: {error}", file=sys.stderr)
+        return 3
     wrong = growth(samples)
     for what in wrong:
         print(f"GROWS: {what}", file=sys.stderr)

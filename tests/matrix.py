@@ -889,8 +889,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with Embedded(tcp=True) as valkey, redis.Redis(host=valkey.host, port=valkey.port) as admin:
             return _run(Server(valkey.host, valkey.port, valkey.url, admin), options)
-    except EmbeddedError as error:
-        print(error, file=sys.stderr)
+    except (EmbeddedError, redis.ConnectionError) as error:
+        print(f"python -m tests.matrix: no server: {error}", file=sys.stderr)
         return 3
 
 
@@ -934,6 +934,8 @@ def _play(what: Player | Boot, every: int, name: str) -> list[str]:
             what.play(cut)
         except AssertionError as error:
             wrong.append(f"{name}, {cut}: {error}")
+        except redis.ConnectionError:  # of the one who sets the stage: the server has gone
+            raise
         except Exception as error:  # neither an answer nor a lost connection
             wrong.append(f"{name}, {cut}: {error!r}")
     if sys.stderr.isatty():

@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from bench.ending import exit_code, needs_dev
+from bench.options import MOST_CALLS, up_to
 
 try:
     import redis
@@ -1545,7 +1546,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=told)
     parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long; 1 unless given")
     parser.add_argument("--seed", type=int, help="the first round's seed; random unless given")
-    parser.add_argument("--examples", type=int, default=100, help="examples a round")
+    parser.add_argument("--examples", type=up_to(MOST_CALLS), default=100, help="examples a round")
     options = parser.parse_args(argv)
     number = random.randrange(2**32) if options.seed is None else options.seed
     until = time.monotonic() + 60 * options.minutes

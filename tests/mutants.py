@@ -1002,10 +1002,9 @@ def table(chosen: list[Mutant], verdicts: Verdicts) -> Iterator[str]:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and int(text)):
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -1047,7 +1046,17 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps({"mutant": mutant.key}) if options.json else mutant.key)
         return 0
 
-    verdicts = Verdicts(options.resume)
+    for path in options.tests or ():
+        if not (ROOT / path.partition("::")[0]).exists():
+            parser.error(f"--tests {path}: there is no such file")
+    try:
+        verdicts = Verdicts(options.resume)
+        if options.resume:
+            options.resume.open("a").close()
+    except OSError as error:
+        parser.error(f"--resume {options.resume}: {error.strerror}")
+    except (ValueError, KeyError, TypeError):
+        parser.error(f"--resume {options.resume}: holds something else than what was found")
     if options.again:
         verdicts.forget_survivors()
 

@@ -210,6 +210,12 @@ def test_max_bulk_is_taken_and_one_more_is_not(size: int) -> None:
     assert caught.value.offset == len(halves)
 
 
+def test_a_verbatim_string_is_its_format_at_the_least() -> None:
+    [empty] = feed(Decoder(), b"=4\r\ntxt:\r\n")
+    assert (empty, empty.format) == (b"", "txt")
+    assert fault(Decoder(), b"=3\r\n").offset == 0
+
+
 # Keys that share a hash.
 
 
@@ -232,9 +238,9 @@ def test_many_keys_that_share_a_hash_make_no_table(count: int, kind: type) -> No
     keys = [number * (2**61 - 1) for number in range(count)]
     pairs = b"".join(b":%d\r\n:%d\r\n" % (key, at) for at, key in enumerate(keys))
     [reply] = feed(Decoder(), b"%%%d\r\n" % count + pairs)
-    assert type(reply) is kind
-    found = list(reply.items()) if isinstance(reply, dict) else list(reply)
+    found = list(reply.items() if kind is dict else reply)
     assert found == list(zip(keys, range(count), strict=True))
+    assert type(reply) is kind
 
 
 # Attributes.
