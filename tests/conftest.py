@@ -42,6 +42,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _numbers: Final = itertools.count(1)
 
+# Files that take long come first, or a worker is left alone with one of them at the end.
+_LONG: Final = (
+    "resp/test_decode_properties",
+    "resp/tap/test_dialogue",
+    "emq/test_chaos",
+    "bench/test_bytes",
+    "bench/test_fuzz",
+    "emq/test_explore",
+    "emq/test_matrix",
+    "test_proxy",
+    "emq/test_consumer",
+    "emq/test_aio_consumer",
+    "emq/test_consumer_faults",
+    "resp/tap/test_page_browser",
+    "resp/tap/test_views",
+    "resp/tap/test_recording",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {f"tests/{name}.py": place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
 
 @dataclass(frozen=True)
 class Server:

@@ -886,6 +886,7 @@ class Run:
             str(ROOT),
         ]
         with contextlib.redirect_stdout(said):
+            os.environ.pop("PYTEST_ADDOPTS", None)  # what another run was told
             code = pytest.main([*options, *(str(ROOT / test) for test in tests)], plugins=[session])
         if code:
             raise RuntimeError(said.getvalue())
