@@ -11,6 +11,7 @@ from emq import Item, Job, Metric, Queue
 from emq.errors import AtCeiling, ContractError, JobGone, JobLocked, StaleToken, WrongState
 from emq.ids import Mint
 from emq.job import Entry
+from emq.scripts import FORGET
 from resp import ServerError
 
 from .conftest import Due, Expire, Keys, Queues
@@ -623,7 +624,7 @@ def test_obliterate_needs_a_pause(queue: Queue, keys: Keys) -> None:
     before = keys.dumped()
 
     for force in (False, True):
-        with pytest.raises(WrongState, match="not paused"):
+        with pytest.raises(WrongState, match=r"not paused\b"):
             queue.obliterate(force=force)
     assert keys.dumped() == before
 
@@ -633,7 +634,7 @@ def test_claimed_jobs_are_obliterated_by_force_alone(queue: Queue, keys: Keys) -
     job = claim(queue)
     queue.pause()
     before = keys.dumped()
-    with pytest.raises(WrongState, match="active jobs present"):
+    with pytest.raises(WrongState, match=r"active jobs present\b"):
         queue.obliterate()
     assert keys.dumped() == before
 
@@ -642,6 +643,14 @@ def test_claimed_jobs_are_obliterated_by_force_alone(queue: Queue, keys: Keys) -
     with pytest.raises(JobGone):
         queue.complete(job)
     assert keys.dumped() == {}
+
+
+def test_a_queue_that_goes_on_is_not_forgotten(shell: Shell, queue: Queue, keys: Keys) -> None:
+    queue.set_concurrency(3)
+    before = keys.dumped()
+    with pytest.raises(WrongState, match=r"not paused\b"):
+        shell.connector.run(FORGET(base=keys.base, suffixes=["meta"]))
+    assert keys.dumped() == before
 
 
 class Meddler:
