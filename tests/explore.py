@@ -44,6 +44,7 @@ from emq.plans import admin, jobs, recovery, schedule
 from emq.plans.work import Taken
 from resp import Command, Connector, Plan, Script, ServerError
 from resp.plan import command_name, frame
+from tests import numbers
 from tests.explored import (
     FOREIGN,
     HOUR,
@@ -488,7 +489,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.explore", description=told)
     parser.add_argument("--only", metavar="NAME", help="the scenarios whose names begin so")
     parser.add_argument(
-        "--limit", type=_positive, metavar="N", help="go on from N states of a depth at most"
+        "--limit", type=numbers.count, metavar="N", help="go on from N states of a depth at most"
     )
     parser.add_argument("--seed", type=int, default=0, help="draws the states for --limit; 0")
     parser.add_argument("--split", action="store_true", help="a completion without a script")
@@ -538,12 +539,6 @@ def _sum(explored: Sequence[Explored]) -> Explored:
         frozenset().union(*(each.scripts for each in explored)),
         all(each.whole for each in explored),
     )
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and int(text)):
-        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
-    return int(text)
 
 
 if __name__ == "__main__":

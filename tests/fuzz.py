@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
 import random
 import sys
 import time
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.ending import exit_code, needs_dev
+from tests import numbers
 
 try:
     from hypothesis import HealthCheck, given, seed, settings
@@ -122,16 +122,6 @@ def load(name: str) -> Factory:
     return factory  # type: ignore[no-any-return]
 
 
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = math.nan
-    if not 0 < minutes < math.inf:
-        raise argparse.ArgumentTypeError("must be a number of minutes above 0")
-    return minutes
-
-
 def _examples(text: str) -> int:
     examples = int(text)
     if not 1 <= examples <= 1_000_000:
@@ -145,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=told)
     parser.add_argument(
         "--minutes",
-        type=_minutes,
+        type=numbers.minutes,
         default=1.0,
         help="how long; 1 unless given; the first round is always whole",
     )

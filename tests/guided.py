@@ -20,7 +20,6 @@ import base64
 import hashlib
 import importlib
 import json
-import math
 import random
 import re
 import shlex
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.ending import exit_code
+from tests.numbers import minutes
 
 DATA: Final = Path(__file__).with_name("data")
 DICTIONARY: Final = DATA / "resp.dict"
@@ -251,16 +251,6 @@ def minimise(target: str, grown: Path, scratch: Path) -> int:
     return len(kept)
 
 
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = math.nan
-    if not 0 < minutes < math.inf:
-        raise argparse.ArgumentTypeError("must be a number of minutes above 0")
-    return minutes
-
-
 def _why_not() -> str:
     if find_spec("atheris") is not None:
         return ""
@@ -274,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     told = (__doc__ or "").split("\n", 1)[0]
     parser = argparse.ArgumentParser(prog="python -m tests.guided", description=told)
     parser.add_argument("target", choices=["decoder", "tap"])
-    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long; 1 unless given")
+    parser.add_argument("--minutes", type=minutes, default=1.0, help="how long; 1 unless given")
     parser.add_argument("--seed", type=int, help="random unless given")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="read and grown, run by run")
     parser.add_argument("--keep", action="store_true", help="choose the inputs in the tree again")

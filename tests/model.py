@@ -31,7 +31,6 @@ import argparse
 import contextlib
 import copy
 import itertools
-import math
 import random
 import subprocess
 import sys
@@ -45,6 +44,7 @@ from typing import Any, ClassVar, Final, Self
 
 from bench.ending import exit_code, needs_dev
 from bench.options import MOST_CALLS, up_to
+from tests import numbers
 
 try:
     import redis
@@ -1530,21 +1530,13 @@ def play(
     return None
 
 
-def _minutes(told: str) -> float:
-    try:
-        minutes = float(told)
-    except ValueError:
-        minutes = math.nan
-    if not 0 < minutes < math.inf:
-        raise argparse.ArgumentTypeError("must be a number of minutes above 0")
-    return minutes
-
-
 def main(argv: list[str] | None = None) -> int:
     """Play until the time is up; answer the exit code."""
     told = (__doc__ or "").split("\n", 1)[0]
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=told)
-    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long; 1 unless given")
+    parser.add_argument(
+        "--minutes", type=numbers.minutes, default=1.0, help="how long; 1 unless given"
+    )
     parser.add_argument("--seed", type=int, help="the first round's seed; random unless given")
     parser.add_argument("--examples", type=up_to(MOST_CALLS), default=100, help="examples a round")
     options = parser.parse_args(argv)

@@ -48,6 +48,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from bench.ending import exit_code, needs_dev
+from tests import numbers
 
 try:
     import pytest
@@ -1002,12 +1003,6 @@ def table(chosen: list[Mutant], verdicts: Verdicts) -> Iterator[str]:
     yield f"killed: {all_files['killed'] / max(1, len(chosen)):.1%}"
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and int(text)):
-        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     told = (__doc__ or "").split("\n", 1)[0]
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=told)
@@ -1015,9 +1010,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="a file or a mutant"
     )
-    parser.add_argument("--sample", type=_count, metavar="N", help="so many, drawn at random")
+    parser.add_argument(
+        "--sample", type=numbers.count, metavar="N", help="so many, drawn at random"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what draws them; 0")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="at once; 1")
+    parser.add_argument("--jobs", type=numbers.count, default=1, metavar="N", help="at once; 1")
     parser.add_argument("--tests", action="append", metavar="PATH", help="the tests that may kill")
     parser.add_argument(
         "--slowest", type=float, default=math.inf, metavar="S", help="leave slower tests out"
