@@ -935,7 +935,8 @@ def test_increments_under_a_server_that_is_killed_and_restarted_are_never_double
     restarted.start(*log)
     restarted.ready()
     connector = shell.connect(restarted.url, timeout=5)
-    done, maybe, never = (itertools.count() for _ in range(3))
+    done, never = itertools.count(), itertools.count()
+    maybe: list[None] = []
     latest = [0.0]
     over = threading.Event()
 
@@ -954,7 +955,7 @@ def test_increments_under_a_server_that_is_killed_and_restarted_are_never_double
                     if type(reply) is int:
                         next(done)
                     elif reply is Unanswered.MAY_HAVE_RUN or (reply is None and error.may_have_run):
-                        next(maybe)
+                        maybe.append(None)
                     else:
                         next(never)
             else:
@@ -962,7 +963,9 @@ def test_increments_under_a_server_that_is_killed_and_restarted_are_never_double
 
     calls = [begin(work, number) for number in range(20 if shell.kind == "threads" else 100)]
     try:
-        for _ in range(2):
+        for kills in range(10):
+            if kills >= 2 and maybe:
+                break  # on a busy machine, a moment may find nothing in flight
             until(lambda: latest[0])
             latest[0] = 0.0
             until(lambda: latest[0])
@@ -978,9 +981,9 @@ def test_increments_under_a_server_that_is_killed_and_restarted_are_never_double
         errors = [call.exception(PATIENCE_S) for call in calls]
     assert errors == [None] * len(calls)
     counted = int(restarted.admin.get("counter"))
-    known, possible = next(done), next(maybe)
-    assert known <= counted <= known + possible
-    assert possible, "nothing was in flight when the server was killed"
+    known = next(done)
+    assert known <= counted <= known + len(maybe)
+    assert maybe, "nothing was in flight when the server was killed"
 
 
 def test_a_paused_server_answers_reads_at_once_and_writes_after_the_pause(
